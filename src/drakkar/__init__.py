@@ -1,0 +1,1 @@
+"""Dynamic Resource Allocation for Kubernetes, in Python."""

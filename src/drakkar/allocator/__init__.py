@@ -1,0 +1,1 @@
+"""Room `allocator`; see the architecture page."""

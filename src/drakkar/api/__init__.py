@@ -1,0 +1,1 @@
+"""Room `api`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `apiserver`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `cel`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `client`; see the architecture page."""

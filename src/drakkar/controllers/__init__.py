@@ -1,0 +1,1 @@
+"""Room `controllers`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Facts of the Kubernetes API shipped as package data (see NOTICE)."""

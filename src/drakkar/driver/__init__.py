@@ -1,0 +1,1 @@
+"""Room `driver`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `insight`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `inventory`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `node`; see the architecture page."""

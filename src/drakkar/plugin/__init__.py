@@ -1,0 +1,1 @@
+"""Room `plugin`; see the architecture page."""

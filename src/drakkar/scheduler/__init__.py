@@ -1,0 +1,1 @@
+"""Room `scheduler`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `sim`; see the architecture page."""

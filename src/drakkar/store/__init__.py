@@ -1,0 +1,1 @@
+"""Room `store`; see the architecture page."""

@@ -1,0 +1,1 @@
+"""Room `web`; see the architecture page."""
