@@ -51,7 +51,7 @@ class ApiError(DrakkarError):
         return str(self.status.get("reason", ""))
 
 
-class FieldError(Struct):
+class FieldError(Struct, frozen=True, kw_only=True):
     """One fault of an object: ``type`` is the cause of ``metav1.Status`` (``FieldValueInvalid`` ...)."""
 
     type: str

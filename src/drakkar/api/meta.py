@@ -19,7 +19,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """Base of all typed API objects."""
 
 
-class OwnerReference(Struct):
+class OwnerReference(Struct, frozen=True, kw_only=True):
     """``metav1.OwnerReference``."""
 
     apiVersion: str
@@ -30,7 +30,7 @@ class OwnerReference(Struct):
     blockOwnerDeletion: bool | None = None
 
 
-class ObjectMeta(Struct):
+class ObjectMeta(Struct, frozen=True, kw_only=True):
     """``metav1.ObjectMeta``."""
 
     name: str = ""
@@ -49,7 +49,7 @@ class ObjectMeta(Struct):
     managedFields: list[dict[str, Any]] | None = None
 
 
-class Condition(Struct):
+class Condition(Struct, frozen=True, kw_only=True):
     """``metav1.Condition``."""
 
     type: str
@@ -60,7 +60,7 @@ class Condition(Struct):
     observedGeneration: int | None = None
 
 
-class NodeSelectorRequirement(Struct):
+class NodeSelectorRequirement(Struct, frozen=True, kw_only=True):
     """One expression of a node selector; ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
     key: str
@@ -68,14 +68,14 @@ class NodeSelectorRequirement(Struct):
     values: list[str] | None = None
 
 
-class NodeSelectorTerm(Struct):
+class NodeSelectorTerm(Struct, frozen=True, kw_only=True):
     """Requirements that hold together; an empty term matches nothing."""
 
     matchExpressions: list[NodeSelectorRequirement] | None = None
     matchFields: list[NodeSelectorRequirement] | None = None
 
 
-class NodeSelector(Struct):
+class NodeSelector(Struct, frozen=True, kw_only=True):
     """Terms of which one has to hold (``core/v1`` NodeSelector)."""
 
     nodeSelectorTerms: list[NodeSelectorTerm]

@@ -27,7 +27,7 @@ GROUP = "resource.k8s.io"
 API_VERSION = "resource.k8s.io/v1"
 
 
-class NetworkDeviceData(Struct):
+class NetworkDeviceData(Struct, frozen=True, kw_only=True):
     """``NetworkDeviceData`` of resource.k8s.io/v1."""
 
     hardwareAddress: str | None = None
@@ -35,7 +35,7 @@ class NetworkDeviceData(Struct):
     ips: list[str] | None = None
 
 
-class AllocatedDeviceStatus(Struct):
+class AllocatedDeviceStatus(Struct, frozen=True, kw_only=True):
     """``AllocatedDeviceStatus`` of resource.k8s.io/v1."""
 
     conditions: list[Condition] | None = None
@@ -47,14 +47,14 @@ class AllocatedDeviceStatus(Struct):
     shareID: str | None = None
 
 
-class OpaqueDeviceConfiguration(Struct):
+class OpaqueDeviceConfiguration(Struct, frozen=True, kw_only=True):
     """``OpaqueDeviceConfiguration`` of resource.k8s.io/v1."""
 
     driver: str = ""
     parameters: JSONObject = {}
 
 
-class DeviceAllocationConfiguration(Struct):
+class DeviceAllocationConfiguration(Struct, frozen=True, kw_only=True):
     """``DeviceAllocationConfiguration`` of resource.k8s.io/v1."""
 
     opaque: OpaqueDeviceConfiguration | None = None
@@ -62,7 +62,7 @@ class DeviceAllocationConfiguration(Struct):
     source: str = ""
 
 
-class DeviceToleration(Struct):
+class DeviceToleration(Struct, frozen=True, kw_only=True):
     """``DeviceToleration`` of resource.k8s.io/v1."""
 
     effect: str | None = None
@@ -72,7 +72,7 @@ class DeviceToleration(Struct):
     value: str | None = None
 
 
-class DeviceRequestAllocationResult(Struct):
+class DeviceRequestAllocationResult(Struct, frozen=True, kw_only=True):
     """``DeviceRequestAllocationResult`` of resource.k8s.io/v1."""
 
     adminAccess: bool | None = None
@@ -88,14 +88,14 @@ class DeviceRequestAllocationResult(Struct):
     tolerations: list[DeviceToleration] | None = None
 
 
-class DeviceAllocationResult(Struct):
+class DeviceAllocationResult(Struct, frozen=True, kw_only=True):
     """``DeviceAllocationResult`` of resource.k8s.io/v1."""
 
     config: list[DeviceAllocationConfiguration] | None = None
     results: list[DeviceRequestAllocationResult] | None = None
 
 
-class AllocationResult(Struct):
+class AllocationResult(Struct, frozen=True, kw_only=True):
     """``AllocationResult`` of resource.k8s.io/v1."""
 
     allocationTimestamp: Time | None = None
@@ -103,13 +103,13 @@ class AllocationResult(Struct):
     nodeSelector: NodeSelector | None = None
 
 
-class CELDeviceSelector(Struct):
+class CELDeviceSelector(Struct, frozen=True, kw_only=True):
     """``CELDeviceSelector`` of resource.k8s.io/v1."""
 
     expression: str = ""
 
 
-class CapacityRequestPolicyRange(Struct):
+class CapacityRequestPolicyRange(Struct, frozen=True, kw_only=True):
     """``CapacityRequestPolicyRange`` of resource.k8s.io/v1."""
 
     max: Quantity | None = None
@@ -117,7 +117,7 @@ class CapacityRequestPolicyRange(Struct):
     step: Quantity | None = None
 
 
-class CapacityRequestPolicy(Struct):
+class CapacityRequestPolicy(Struct, frozen=True, kw_only=True):
     """``CapacityRequestPolicy`` of resource.k8s.io/v1."""
 
     default: Quantity | None = None
@@ -125,26 +125,26 @@ class CapacityRequestPolicy(Struct):
     validValues: list[Quantity] | None = None
 
 
-class CapacityRequirements(Struct):
+class CapacityRequirements(Struct, frozen=True, kw_only=True):
     """``CapacityRequirements`` of resource.k8s.io/v1."""
 
     requests: dict[str, Quantity] | None = None
 
 
-class Counter(Struct):
+class Counter(Struct, frozen=True, kw_only=True):
     """``Counter`` of resource.k8s.io/v1."""
 
     value: Quantity = "0"
 
 
-class CounterSet(Struct):
+class CounterSet(Struct, frozen=True, kw_only=True):
     """``CounterSet`` of resource.k8s.io/v1."""
 
     counters: dict[str, Counter] = {}
     name: str = ""
 
 
-class DeviceAttribute(Struct):
+class DeviceAttribute(Struct, frozen=True, kw_only=True):
     """The value of an attribute; exactly one field is set (spec/api.md 3.3)."""
 
     bool: _Bool | None = None
@@ -157,14 +157,14 @@ class DeviceAttribute(Struct):
     versions: list[str] | None = None
 
 
-class DeviceCapacity(Struct):
+class DeviceCapacity(Struct, frozen=True, kw_only=True):
     """``DeviceCapacity`` of resource.k8s.io/v1."""
 
     requestPolicy: CapacityRequestPolicy | None = None
     value: Quantity = "0"
 
 
-class DeviceCounterConsumption(Struct):
+class DeviceCounterConsumption(Struct, frozen=True, kw_only=True):
     """``DeviceCounterConsumption`` of resource.k8s.io/v1."""
 
     compatibilityGroups: list[str] | None = None
@@ -172,7 +172,7 @@ class DeviceCounterConsumption(Struct):
     counters: dict[str, Counter] = {}
 
 
-class NodeAllocatableMapping(Struct):
+class NodeAllocatableMapping(Struct, frozen=True, kw_only=True):
     """``NodeAllocatableMapping`` of resource.k8s.io/v1."""
 
     capacityKey: str | None = None
@@ -180,21 +180,21 @@ class NodeAllocatableMapping(Struct):
     deviceMultiplier: Quantity | None = None
 
 
-class NodeAllocatableOverhead(Struct):
+class NodeAllocatableOverhead(Struct, frozen=True, kw_only=True):
     """``NodeAllocatableOverhead`` of resource.k8s.io/v1."""
 
     perContainer: Quantity | None = None
     perPod: Quantity | None = None
 
 
-class NodeAllocatableResource(Struct):
+class NodeAllocatableResource(Struct, frozen=True, kw_only=True):
     """``NodeAllocatableResource`` of resource.k8s.io/v1."""
 
     mapping: NodeAllocatableMapping | None = None
     overhead: NodeAllocatableOverhead | None = None
 
 
-class DeviceTaint(Struct):
+class DeviceTaint(Struct, frozen=True, kw_only=True):
     """``DeviceTaint`` of resource.k8s.io/v1."""
 
     effect: str = ""
@@ -203,7 +203,7 @@ class DeviceTaint(Struct):
     value: str | None = None
 
 
-class Device(Struct):
+class Device(Struct, frozen=True, kw_only=True):
     """``Device`` of resource.k8s.io/v1."""
 
     allNodes: bool | None = None
@@ -221,14 +221,14 @@ class Device(Struct):
     taints: list[DeviceTaint] | None = None
 
 
-class DeviceClaimConfiguration(Struct):
+class DeviceClaimConfiguration(Struct, frozen=True, kw_only=True):
     """``DeviceClaimConfiguration`` of resource.k8s.io/v1."""
 
     opaque: OpaqueDeviceConfiguration | None = None
     requests: list[str] | None = None
 
 
-class DeviceConstraint(Struct):
+class DeviceConstraint(Struct, frozen=True, kw_only=True):
     """``DeviceConstraint`` of resource.k8s.io/v1."""
 
     distinctAttribute: str | None = None
@@ -236,20 +236,20 @@ class DeviceConstraint(Struct):
     requests: list[str] | None = None
 
 
-class DeviceDerivedAttribute(Struct):
+class DeviceDerivedAttribute(Struct, frozen=True, kw_only=True):
     """``DeviceDerivedAttribute`` of resource.k8s.io/v1."""
 
     expression: str = ""
     name: str = ""
 
 
-class DeviceSelector(Struct):
+class DeviceSelector(Struct, frozen=True, kw_only=True):
     """``DeviceSelector`` of resource.k8s.io/v1."""
 
     cel: CELDeviceSelector | None = None
 
 
-class ExactDeviceRequest(Struct):
+class ExactDeviceRequest(Struct, frozen=True, kw_only=True):
     """``ExactDeviceRequest`` of resource.k8s.io/v1."""
 
     adminAccess: bool | None = None
@@ -262,7 +262,7 @@ class ExactDeviceRequest(Struct):
     tolerations: list[DeviceToleration] | None = None
 
 
-class DeviceSubRequest(Struct):
+class DeviceSubRequest(Struct, frozen=True, kw_only=True):
     """``DeviceSubRequest`` of resource.k8s.io/v1."""
 
     allocationMode: str | None = None
@@ -275,7 +275,7 @@ class DeviceSubRequest(Struct):
     tolerations: list[DeviceToleration] | None = None
 
 
-class DeviceRequest(Struct):
+class DeviceRequest(Struct, frozen=True, kw_only=True):
     """``DeviceRequest`` of resource.k8s.io/v1."""
 
     exactly: ExactDeviceRequest | None = None
@@ -283,7 +283,7 @@ class DeviceRequest(Struct):
     name: str = ""
 
 
-class DeviceClaim(Struct):
+class DeviceClaim(Struct, frozen=True, kw_only=True):
     """``DeviceClaim`` of resource.k8s.io/v1."""
 
     config: list[DeviceClaimConfiguration] | None = None
@@ -291,13 +291,13 @@ class DeviceClaim(Struct):
     requests: list[DeviceRequest] | None = None
 
 
-class DeviceClassConfiguration(Struct):
+class DeviceClassConfiguration(Struct, frozen=True, kw_only=True):
     """``DeviceClassConfiguration`` of resource.k8s.io/v1."""
 
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceClassSpec(Struct):
+class DeviceClassSpec(Struct, frozen=True, kw_only=True):
     """``DeviceClassSpec`` of resource.k8s.io/v1."""
 
     config: list[DeviceClassConfiguration] | None = None
@@ -305,7 +305,7 @@ class DeviceClassSpec(Struct):
     selectors: list[DeviceSelector] | None = None
 
 
-class DeviceClass(Struct):
+class DeviceClass(Struct, frozen=True, kw_only=True):
     """A named kind of device: selectors and configuration (cluster scoped)."""
 
     apiVersion: str = "resource.k8s.io/v1"
@@ -314,7 +314,7 @@ class DeviceClass(Struct):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class DeviceTaintSelector(Struct):
+class DeviceTaintSelector(Struct, frozen=True, kw_only=True):
     """``DeviceTaintSelector`` of resource.k8s.io/v1."""
 
     device: str | None = None
@@ -322,20 +322,20 @@ class DeviceTaintSelector(Struct):
     pool: str | None = None
 
 
-class DeviceTaintRuleSpec(Struct):
+class DeviceTaintRuleSpec(Struct, frozen=True, kw_only=True):
     """``DeviceTaintRuleSpec`` of resource.k8s.io/v1."""
 
     deviceSelector: DeviceTaintSelector | None = None
     taint: DeviceTaint = DeviceTaint()
 
 
-class DeviceTaintRuleStatus(Struct):
+class DeviceTaintRuleStatus(Struct, frozen=True, kw_only=True):
     """``DeviceTaintRuleStatus`` of resource.k8s.io/v1."""
 
     conditions: list[Condition] | None = None
 
 
-class DeviceTaintRule(Struct):
+class DeviceTaintRule(Struct, frozen=True, kw_only=True):
     """A taint put on devices from outside their driver (cluster scoped)."""
 
     apiVersion: str = "resource.k8s.io/v1"
@@ -345,13 +345,13 @@ class DeviceTaintRule(Struct):
     status: DeviceTaintRuleStatus = DeviceTaintRuleStatus()
 
 
-class ResourceClaimSpec(Struct):
+class ResourceClaimSpec(Struct, frozen=True, kw_only=True):
     """``ResourceClaimSpec`` of resource.k8s.io/v1."""
 
     devices: DeviceClaim = DeviceClaim()
 
 
-class ResourceClaimConsumerReference(Struct):
+class ResourceClaimConsumerReference(Struct, frozen=True, kw_only=True):
     """``ResourceClaimConsumerReference`` of resource.k8s.io/v1."""
 
     apiGroup: str | None = None
@@ -360,7 +360,7 @@ class ResourceClaimConsumerReference(Struct):
     uid: str = ""
 
 
-class ResourceClaimStatus(Struct):
+class ResourceClaimStatus(Struct, frozen=True, kw_only=True):
     """``ResourceClaimStatus`` of resource.k8s.io/v1."""
 
     allocation: AllocationResult | None = None
@@ -368,7 +368,7 @@ class ResourceClaimStatus(Struct):
     reservedFor: list[ResourceClaimConsumerReference] | None = None
 
 
-class ResourceClaim(Struct):
+class ResourceClaim(Struct, frozen=True, kw_only=True):
     """What a workload asks for, and what it got (namespaced)."""
 
     apiVersion: str = "resource.k8s.io/v1"
@@ -378,14 +378,14 @@ class ResourceClaim(Struct):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ResourceClaimTemplateSpec(Struct):
+class ResourceClaimTemplateSpec(Struct, frozen=True, kw_only=True):
     """``ResourceClaimTemplateSpec`` of resource.k8s.io/v1."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ResourceClaimTemplate(Struct):
+class ResourceClaimTemplate(Struct, frozen=True, kw_only=True):
     """The pattern of which one claim per pod is made."""
 
     apiVersion: str = "resource.k8s.io/v1"
@@ -394,7 +394,7 @@ class ResourceClaimTemplate(Struct):
     spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
-class ResourcePool(Struct):
+class ResourcePool(Struct, frozen=True, kw_only=True):
     """``ResourcePool`` of resource.k8s.io/v1."""
 
     generation: int = 0
@@ -402,7 +402,7 @@ class ResourcePool(Struct):
     resourceSliceCount: int = 0
 
 
-class ResourceSliceSpec(Struct):
+class ResourceSliceSpec(Struct, frozen=True, kw_only=True):
     """``ResourceSliceSpec`` of resource.k8s.io/v1."""
 
     allNodes: bool | None = None
@@ -417,7 +417,7 @@ class ResourceSliceSpec(Struct):
     skipNodeOperations: list[str] | None = None
 
 
-class ResourceSlice(Struct):
+class ResourceSlice(Struct, frozen=True, kw_only=True):
     """Devices of one pool as a driver publishes them (cluster scoped)."""
 
     apiVersion: str = "resource.k8s.io/v1"

@@ -1,0 +1,66 @@
+"""Writes as data: what a reconciler wants done, before anybody does it.
+
+A reconciler returns a list of these in the order in which they have to happen; the
+runner executes them. That keeps reconcilers free of I/O and lets tests compare lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drakkar.api.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """POST ``obj`` (dict or struct); its namespace is taken from its metadata."""
+
+    kind: Kind
+    obj: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """PATCH; conditional when ``body`` names ``metadata.resourceVersion`` or ``metadata.uid``."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    body: Any
+    type: str = "merge"  # merge | json | strategic | apply
+    subresource: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """DELETE with preconditions; ``grace`` in seconds, ``propagation`` Background, Foreground or Orphan."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str | None = None
+    resource_version: str | None = None
+    grace: int | None = None
+    propagation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An Event about ``obj``; ``type`` is Normal or Warning. Losing one is not an error."""
+
+    kind: Kind
+    obj: Any
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Reconcile the key again in ``seconds``."""
+
+    seconds: float
+
+
+Write = Create | Patch | Delete | Record | After
