@@ -1,0 +1,85 @@
+#!/bin/sh
+# One door for every chore. Needs only python3 (3.11+) with venv; everything else goes into .venv.
+#   ./do demo      set up and run the 64-chip story
+#   ./do test      set up and run all fast checks and tests
+#   ./do help      the other chores
+set -eu
+cd "$(dirname "$0")"
+
+say() { printf '%s\n' "$*" >&2; }
+
+setup() {
+    want=$(cksum < requirements.lock)
+    if [ -x .venv/bin/drakkar ] && [ "$(cat .venv/lock.cksum 2>/dev/null || true)" = "$want" ]; then
+        return
+    fi
+    python=${PYTHON:-python3}
+    if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; then
+        say "drakkar needs Python 3.11 or newer as '$python'; set PYTHON=/path/to/python3.11"
+        exit 2
+    fi
+    if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+        say "'$python' has no venv module; on Debian: apt-get install python3-venv"
+        exit 2
+    fi
+    say "setting up .venv (once) ..."
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    printf '%s' "$want" > .venv/lock.cksum
+}
+
+case "${1:-help}" in
+demo)
+    shift
+    setup
+    exec .venv/bin/drakkar demo tpu "$@"
+    ;;
+setup) setup ;;
+lint)
+    setup
+    .venv/bin/ruff check .
+    .venv/bin/ruff format --check .
+    .venv/bin/lint-imports
+    .venv/bin/pyright
+    ;;
+test)
+    shift
+    "$0" lint
+    .venv/bin/python -m pytest -q -n "${DRAKKAR_WORKERS:-2}" -m "not slow" tests "$@"
+    ;;
+slow)
+    shift
+    setup
+    .venv/bin/python -m pytest -q -m slow tests "$@"
+    ;;
+kill)
+    shift
+    setup
+    .venv/bin/python -m tests.support.killer "$@"
+    ;;
+bench)
+    shift
+    setup
+    for file in benchmarks/*.py; do .venv/bin/python "$file" "$@"; done
+    ;;
+lock)
+    setup
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+    .venv/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml \
+        --group dev --no-header -o requirements.lock
+    ;;
+help)
+    say "usage: ./do demo|test|lint|slow|kill|bench|lock
+  demo   set up and run the 64-chip story on this machine
+  test   set up, lint, type-check and run the fast tests
+  slow   the slower tests: real kubectl, kills, story variants
+  kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
+  bench  the benchmarks
+  lock   renew requirements.lock from pyproject.toml"
+    ;;
+*)
+    say "unknown chore '$1'; ./do help lists them"
+    exit 2
+    ;;
+esac
