@@ -1,1 +1,36 @@
-"""Room `cli`; see the architecture page."""
+"""The command line: ``drakkar …``. Parses, calls a room, prints; no logic lives here.
+
+Exit codes: 0 done, 1 a finding or a missed expectation, 2 usage or environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
+from drakkar.cli.parser import build
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = build().parse_args(argv)
+    # "module:function"; imported only now, so that each command pays for its own imports alone.
+    module, function = args.run.split(":")
+    run = getattr(importlib.import_module(f"drakkar.cli.{module}"), function)
+    try:
+        return int(run(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except (EnvironmentProblem, UsageError) as problem:
+        print(f"drakkar: {problem}", file=sys.stderr)
+        return 2
+    except ApiError as refusal:
+        print(f"drakkar: the API server refused ({refusal.code} {refusal.reason}): {refusal}", file=sys.stderr)
+        return 1
+    except DrakkarError as error:
+        print(f"drakkar: {error}", file=sys.stderr)
+        return 1

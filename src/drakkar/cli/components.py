@@ -1,0 +1,52 @@
+"""Single components against any API server: scheduler, controllers, drivers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from drakkar.api.errors import UsageError
+from drakkar.cli.target import targeted
+from drakkar.client import Client
+from drakkar.client.clock import SystemClock
+
+
+def _forever(args: argparse.Namespace, start: Callable[[Client], Awaitable[None]]) -> int:
+    async def session() -> None:
+        async with targeted(args) as client:
+            await start(client)
+
+    asyncio.run(session())
+    return 0
+
+
+def scheduler(args: argparse.Namespace) -> int:
+    """Run the scheduler for pods with one scheduler name."""
+    from drakkar.scheduler import Scheduler
+
+    return _forever(
+        args,
+        lambda client: Scheduler(
+            client, SystemClock(), scheduler_names={args.scheduler_name}, policy=args.policy
+        ).run(),
+    )
+
+
+def controllers(args: argparse.Namespace) -> int:
+    """Run some or all controllers."""
+    from drakkar.controllers import CONTROLLER_NAMES, Controllers, ControllerSettings
+
+    only = {name.strip() for name in args.only.split(",")} if args.only else None
+    unknown = (only or set()) - set(CONTROLLER_NAMES)
+    if unknown:
+        raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLER_NAMES)}")
+    settings = ControllerSettings(node_grace=args.node_grace)
+    return _forever(args, lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run())
+
+
+def driver(args: argparse.Namespace) -> int:
+    """Run a driver by name."""
+    from drakkar.drivers.tpu import TpuDriver
+
+    return _forever(args, lambda client: TpuDriver(client, SystemClock()).run())

@@ -1,0 +1,181 @@
+"""``drakkar demo tpu``: the 64-chip story, unattended.
+
+The plane runs in this process. Manifests are applied and the host is killed over TLS with
+the kubeconfig, as kubectl would. A second process watches and alone decides whether the
+story was told (`drakkar.cli.observer`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from drakkar.api import kinds, names
+from drakkar.api.errors import DrakkarError
+from drakkar.cli.manifests import apply, read_objects
+from drakkar.cli.picture import grid, timeline
+from drakkar.cli.plane import Plane, PlaneOptions, data_folder
+from drakkar.cli.target import connect
+from drakkar.client import Client
+from drakkar.insight.story import AFTER, BEFORE, TITLES
+
+#: The longest the observer waits for the whole story, in seconds.
+PATIENCE = 60.0
+MANIFESTS = ("deviceclass.yaml", "claim.yaml", "job.yaml", "second-job.yaml", "whole-pod-job.yaml")
+
+
+@dataclass
+class _Seen:
+    """What the observer has told so far."""
+
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    verdict: dict[str, Any] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self, *names: str) -> None:
+        """Until all these facts were told, or the observer has given its verdict."""
+        while self.verdict is None and not all(name in self.facts for name in names):
+            self.changed.clear()
+            await self.changed.wait()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tell the story; 0 only if the observer saw every step."""
+    return asyncio.run(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    started = time.time()
+    with data_folder(args.data) as data:
+        options = PlaneOptions.of(args, data, fleet="tpu-16")
+        _tell(started, "starting the control plane and 16 hollow nodes")
+        async with Plane(options) as plane:
+            _tell(started, f"API server ready at {plane.url}")
+            async with _observer(plane.kubeconfig, args.fault == "flap") as (process, seen):
+                reading = asyncio.create_task(_read(process, seen, started), name="observer-lines")
+                async with connect(plane.kubeconfig) as client:
+                    killed = await _direct(client, plane, seen, args.fault, started)
+                await reading
+                code = await process.wait()
+        return _report(seen, killed, started, code, args.json)
+
+
+async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started: float) -> float:
+    """Apply the manifests, kill a host of the first slice; returns the time of death (0 = never got there)."""
+    await seen.wait("nodes-ready", "devices-published")
+    folder = files("drakkar.sim") / "stories" / "tpu"
+    # Each is applied when the one before has settled, so that the story is the same every time.
+    for manifest, fact in zip(MANIFESTS, (None, None, "job-running", "other-job-running", "large-job-waits"), strict=True):
+        if seen.verdict is not None:
+            return 0.0
+        for obj in read_objects(Path(str(folder / manifest))):
+            await apply(client, obj)
+            _tell(started, f"applied {obj['kind'].lower()}/{obj['metadata']['name']}")
+        if fact:
+            await seen.wait(fact)
+    if seen.verdict is not None:
+        return 0.0
+    claim = await client.get(kinds.RESOURCECLAIM, "training", "default")
+    victim = _hosts(claim)[0]
+    killed = time.time()
+    if fault == "sigstop":
+        os.kill(plane.own_process(victim), signal.SIGSTOP)
+        _tell(started, f"{victim}: its process is stopped (SIGSTOP)")
+    else:
+        await _mark(client, victim, "failed")
+        _tell(started, f"{victim} dies: its heartbeat stops, nothing else is told")
+    if fault == "flap":
+        await seen.wait("pods-evicted")
+        await _mark(client, victim, None)
+        _tell(started, f"{victim} comes back in the middle of the recovery")
+    await seen.wait("job-recovered")
+    if fault == "sigstop":
+        os.kill(plane.own_process(victim), signal.SIGCONT)
+    return killed
+
+
+async def _mark(client: Client, node: str, value: str | None) -> None:
+    await client.patch(kinds.NODE, node, None, {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}})
+
+
+def _hosts(claim: Any) -> list[str]:
+    for term in claim.status.allocation.nodeSelector.nodeSelectorTerms:
+        for requirement in term.matchExpressions or ():
+            if requirement.key == "kubernetes.io/hostname":
+                return sorted(requirement.values or ())
+    raise DrakkarError(f"claim {claim.metadata.name}: its allocation names no hosts")
+
+
+@contextlib.asynccontextmanager
+async def _observer(kubeconfig: Path, may_return: bool) -> Any:
+    command = [sys.executable, "-m", "drakkar.cli.observer", "--kubeconfig", str(kubeconfig), "--timeout", str(PATIENCE)]
+    if may_return:
+        command.append("--may-return")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        yield process, _Seen()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _read(process: asyncio.subprocess.Process, seen: _Seen, started: float) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        message = json.loads(line)
+        if "fact" in message:
+            seen.facts[message["fact"]] = message
+            _tell(started, f"seen: {message['title']} ({message['detail']})", message["time"])
+        elif "verdict" in message:
+            seen.verdict = message
+        seen.changed.set()
+    if seen.verdict is None:
+        seen.verdict = {"verdict": ["the observer ended without a verdict"]}
+        seen.changed.set()
+
+
+def _report(seen: _Seen, killed: float, started: float, code: int, json_file: str | None) -> int:
+    verdict = seen.verdict or {}
+    faults: list[str] = list(verdict.get("verdict", ()))
+    figures = _figures(seen, killed, started)
+    if verdict.get("first"):
+        print("\n" + grid("before", verdict["first"], verdict["other"], ""), end="")
+        print(grid("after", verdict["now"], verdict["other"], verdict["lost"]))
+    print(timeline([(TITLES[name], seen.facts[name]["time"]) for name in (*BEFORE, *AFTER) if name in seen.facts], started, killed))
+    for name, seconds in figures.items():
+        print(f"{name}: {seconds:.2f} s")
+    if json_file:
+        document = {"facts": list(seen.facts.values()), "killed": killed, "figures": figures, **verdict}
+        Path(json_file).write_text(json.dumps(document, indent=2) + "\n")
+    if faults or code:
+        print("\nthe story was NOT told:")
+        for fault in faults or [f"the observer ended with exit code {code}"]:
+            print(f"  {fault}")
+        return 1
+    print("\nevery step was seen through the API; verify found nothing")
+    return 0
+
+
+def _figures(seen: _Seen, killed: float, started: float) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    if "job-recovered" in seen.facts and "node-lost" in seen.facts and killed:
+        recovered = seen.facts["job-recovered"]["time"]
+        figures["from death to recovery"] = recovered - killed
+        figures["from NotReady to the last pod Running"] = recovered - seen.facts["node-lost"]["time"]
+    figures["whole demo"] = time.time() - started
+    return figures
+
+
+def _tell(started: float, text: str, moment: float | None = None) -> None:
+    print(f"{(moment or time.time()) - started:6.2f} s  {text}", flush=True)

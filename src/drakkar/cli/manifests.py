@@ -1,0 +1,66 @@
+"""Manifests in YAML or JSON, read from files and applied through the API as kubectl would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.kinds import KINDS, Kind
+from drakkar.api.meta import Object
+from drakkar.client import Client
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_BY_NAME: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in KINDS}
+
+
+def read_objects(path: Path) -> list[Object]:
+    """All objects of a file; ``List`` objects are unfolded. Raises UsageError naming file and document."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents: list[Any] = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from error
+    return list(_unfold(path, documents))
+
+
+def _unfold(path: Path, documents: list[Any]) -> Iterator[Object]:
+    for number, document in enumerate(documents, start=1):
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            raise UsageError(f"{path}: document {number} is no Kubernetes object (apiVersion and kind are required)")
+        if document["kind"].endswith("List") and isinstance(document.get("items"), list):
+            yield from _unfold(path, document["items"])
+        else:
+            yield document
+
+
+async def apply(client: Client, obj: Object) -> str:
+    """Create the object, or patch it when it exists; returns ``created`` or ``configured``.
+
+    Raises ApiError with the server's Status, UsageError for a kind this client does not know.
+    """
+    kind = _BY_NAME.get((obj["apiVersion"], obj["kind"]))
+    if kind is None:
+        raise UsageError(f"{obj['apiVersion']} {obj['kind']} is not known here; use kubectl apply for it")
+    namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
+    written = json.dumps(obj, separators=(",", ":"))
+    metadata = {**obj["metadata"], "annotations": {**(obj["metadata"].get("annotations") or {}), LAST_APPLIED: written}}
+    if namespace:
+        metadata["namespace"] = namespace
+    body = {**obj, "metadata": metadata}
+    try:
+        await client.create(kind, body, namespace=namespace)
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        await client.patch(kind, obj["metadata"]["name"], namespace, body, type="merge")
+        return "configured"
+    return "created"

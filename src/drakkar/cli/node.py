@@ -1,0 +1,50 @@
+"""``drakkar node …``: faults of hollow nodes, and hollow nodes in a process of their own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from drakkar.api import kinds, names
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.cli.target import kubeconfig_of, targeted
+
+
+def fail(args: argparse.Namespace) -> int:
+    """Silence hollow nodes."""
+    return asyncio.run(_mark(args, "failed", "failed: it falls silent now"))
+
+
+def recover(args: argparse.Namespace) -> int:
+    """Revive hollow nodes."""
+    return asyncio.run(_mark(args, None, "recovering"))
+
+
+async def _mark(args: argparse.Namespace, value: str | None, text: str) -> int:
+    async with targeted(args) as client:
+        for name in args.names:
+            try:
+                await client.patch(
+                    kinds.NODE, name, None, {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}}, type="merge"
+                )
+            except ApiError as error:
+                if error.code == 404:
+                    raise UsageError(f"node {name} does not exist; `kubectl get nodes` lists them") from error
+                raise
+            print(f"node/{name} {text}")
+    return 0
+
+
+def hollow(args: argparse.Namespace) -> int:
+    """Run hollow nodes until interrupted."""
+    from drakkar.node.hollow_main import run_hollow
+
+    run_hollow(
+        kubeconfig_of(args),
+        args.fleet,
+        args.names,
+        lease_duration=args.lease_duration,
+        lease_period=args.lease_period,
+        context=args.context,
+    )
+    return 0

@@ -1,0 +1,232 @@
+"""All arguments of all commands, in one place and without heavy imports.
+
+argparse and not a decorator library: a command line that is used in scripts and tests
+starts some 300 ms sooner (docs/decisions/0002-argparse.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from drakkar.version import KUBERNETES_VERSION, __version__
+
+_Sub = Any  # argparse's private sub-parser action
+
+_TOP = """\
+Dynamic Resource Allocation for Kubernetes: devices, claims, scheduling, healing.
+
+  drakkar demo tpu               watch a 16-chip job survive the death of a host
+  drakkar up --fleet tpu-16      the same cluster for yourself; then use kubectl
+  drakkar test cases/            check your own cases (cluster, workload, expectation)
+  drakkar verify                 audit a cluster for double allocation and overdrawn counters
+"""
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser of the whole command line; ``args.run`` names the function to call."""
+    parser = argparse.ArgumentParser(
+        prog="drakkar", description=_TOP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"drakkar {__version__} (Kubernetes {KUBERNETES_VERSION})")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _up(commands)
+    _demo(commands)
+    _test(commands)
+    _batch_tools(commands)
+    _verify(commands)
+    _node(commands)
+    _components(commands)
+    return parser
+
+
+def _command(parent: _Sub, name: str, run: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
+    command = parent.add_parser(
+        name, help=help, description=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _target(command: argparse.ArgumentParser) -> None:
+    """Which cluster a command addresses (see `drakkar.cli.target`)."""
+    command.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`, ~/.kube/config")
+    command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def _seconds(text: str) -> float:
+    value = float(text.removesuffix("s"))
+    if not value > 0:
+        raise ValueError
+    return value
+
+
+_seconds.__name__ = "number of seconds"
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise ValueError
+    return value
+
+
+_port.__name__ = "port number"
+
+
+def _plane(command: argparse.ArgumentParser, lease: float, period: float, grace: float) -> None:
+    command.add_argument("--data", metavar="DIR", help="where state is kept; default: a temporary folder, gone at the end")
+    command.add_argument("--port", type=_port, default=0, metavar="N", help="port of the API server; default: a free one")
+    command.add_argument(
+        "--sync",
+        choices=("full", "normal"),
+        default="full",
+        help="full: an acknowledged write survives power loss; normal: it survives any crash of the program (default: full)",
+    )
+    command.add_argument(
+        "--lease-duration", type=_seconds, default=lease, metavar="S", help=f"of node leases (default {lease:g} s)"
+    )
+    command.add_argument(
+        "--lease-period", type=_seconds, default=period, metavar="S", help=f"heartbeat of nodes (default {period:g} s)"
+    )
+    command.add_argument(
+        "--node-grace",
+        type=_seconds,
+        default=grace,
+        metavar="S",
+        help=f"silence after which a node is NotReady (default {grace:g} s)",
+    )
+
+
+def _up(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "up",
+        "up:run",
+        "start the embedded control plane in the foreground",
+        """\
+examples:
+  drakkar up --fleet tpu-16                 16 hollow nodes with 4 TPU chips each
+  drakkar up --fleet my-fleet.yaml --data ~/lab --port 6443
+  export KUBECONFIG=...                     (printed at the start); kubectl get nodes
+
+Ctrl-C stops it cleanly; with the same --data it comes back as it was.""",
+    )
+    command.add_argument("--fleet", metavar="FILE|NAME", help="hollow nodes and devices: a Fleet file or a named fleet (tpu-16)")
+    command.add_argument(
+        "--store", default="sqlite", metavar="sqlite|memory", help="where objects are kept (default: sqlite, in --data)"
+    )
+    command.add_argument("--no-scheduler", action="store_true", help="run no scheduler")
+    command.add_argument("--no-controllers", action="store_true", help="run no controllers")
+    command.add_argument("--no-driver", action="store_true", help="run no device drivers for the fleet")
+    command.add_argument(
+        "--own-process",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="run this hollow node in a process of its own (repeatable); its pid is printed",
+    )
+    _plane(command, lease=40, period=10, grace=40)
+
+
+def _demo(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "demo",
+        "demo:run",
+        "run a story unattended and say whether every step was seen",
+        """\
+stories:
+  tpu    a 16-chip job on 16 hosts x 4 chips loses a host and comes back on a healthy slice
+
+A second process that holds only the kubeconfig watches; exit 0 only if it saw each step.""",
+    )
+    command.add_argument("story", choices=("tpu",), help="which story")
+    command.add_argument(
+        "--fault",
+        choices=("annotation", "sigstop", "flap"),
+        default="annotation",
+        help="how the host dies: told to fall silent, its process stopped, or silent and back in mid-recovery",
+    )
+    command.add_argument("--json", metavar="FILE", help="write timeline and figures as JSON")
+    _plane(command, lease=1, period=0.25, grace=4)
+
+
+def _test(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "test",
+        "casetest:run",
+        "run cases (cluster.yaml, workload.yaml, expect.yaml) and compare the outcome",
+        "One line per case, the total last; exit 1 on a miss. The format: docs/reference/cases.md.",
+    )
+    command.add_argument("paths", nargs="+", metavar="PATH", help="a case folder, or a folder of case folders")
+    command.add_argument("--shuffle", type=int, default=0, metavar="N", help="also run each case in N shuffled orders")
+    command.add_argument("--kubeconfig", metavar="F", help="against this cluster instead of an in-process plane")
+
+
+def _batch_tools(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "allocate",
+        "batch:allocate",
+        "answer allocation scenarios (NDJSON in, NDJSON out)",
+        "Scenarios and answers have the form of the reference allocator's batch mode.",
+    )
+    command.add_argument("file", nargs="?", default="-", metavar="FILE", help="scenarios; - or nothing: standard input; may end in .gz")
+    command.add_argument(
+        "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose answer (default: drakkar)"
+    )
+    command = _command(
+        commands, "cel", "batch:cel", "evaluate case files of device selectors, one JSON line per case out"
+    )
+    command.add_argument("files", nargs="+", metavar="FILE", help="case file (devices, cases); may end in .gz")
+
+
+def _verify(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "verify",
+        "verify:run",
+        "audit a cluster: double allocation, overdrawn counters, orphans",
+        "Exit 0: clean. Exit 1: findings, one line each.",
+    )
+    command.add_argument("-f", dest="dump", metavar="DUMP", help="a dump (kubectl get … -o yaml) instead of a live cluster")
+    command.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    _target(command)
+
+
+def _node(commands: _Sub) -> None:
+    node = _command(commands, "node", "node:run", "hollow nodes: make one fail, recover, or run some")
+    actions = node.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, text in (
+        ("fail", "silence a hollow node: heartbeats, pods, everything (nothing else is told)"),
+        ("recover", "revive a hollow node that was made to fail"),
+    ):
+        action = _command(actions, name, f"node:{name}", text)
+        action.add_argument("names", nargs="+", metavar="NAME", help="node name")
+        _target(action)
+    hollow = _command(actions, "hollow", "node:hollow", "run hollow nodes of a fleet in this process")
+    hollow.add_argument("names", nargs="*", metavar="NAME", help="which nodes of the fleet (default: all)")
+    hollow.add_argument("--fleet", required=True, metavar="FILE|NAME", help="a Fleet file or a named fleet")
+    hollow.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
+    hollow.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
+    _target(hollow)
+
+
+def _components(commands: _Sub) -> None:
+    command = _command(commands, "scheduler", "components:scheduler", "run the scheduler alone against any API server")
+    command.add_argument(
+        "--scheduler-name", default="drakkar", metavar="NAME", help="pods with this schedulerName are ours (default: drakkar)"
+    )
+    command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
+    _target(command)
+    command = _command(commands, "controllers", "components:controllers", "run the controllers alone against any API server")
+    command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
+    command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
+    _target(command)
+    driver = _command(commands, "driver", "components:driver", "device drivers")
+    actions = driver.add_subparsers(title="actions", required=True, metavar="ACTION")
+    action = _command(actions, "run", "components:driver", "run a driver against any API server")
+    action.add_argument("name", choices=("tpu",), metavar="NAME", help="tpu: multi-host TPU slices")
+    _target(action)

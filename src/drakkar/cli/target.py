@@ -1,0 +1,59 @@
+"""Which cluster a command addresses, and a client for it.
+
+Order: ``--kubeconfig``/``--context``, ``$KUBECONFIG``, this user's running ``drakkar up``,
+``~/.kube/config``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from drakkar.api.errors import UsageError
+from drakkar.cli.running import newest_kubeconfig
+from drakkar.client import Client
+
+
+def kubeconfig_of(args: argparse.Namespace) -> Path:
+    """The kubeconfig file to use. Raises UsageError when there is none."""
+    if args.kubeconfig:
+        path = Path(args.kubeconfig).expanduser()
+        if not path.is_file():
+            raise UsageError(f"--kubeconfig {args.kubeconfig}: no such file")
+        return path
+    if os.environ.get("KUBECONFIG"):
+        candidates = [Path(part).expanduser() for part in os.environ["KUBECONFIG"].split(os.pathsep) if part]
+        for path in candidates:
+            if path.is_file():
+                return path
+        raise UsageError(f"$KUBECONFIG names no existing file ({os.environ['KUBECONFIG']}); unset it or correct it")
+    running = newest_kubeconfig()
+    if running is not None:
+        return running
+    fallback = Path.home() / ".kube" / "config"
+    if fallback.is_file():
+        return fallback
+    raise UsageError("no cluster: start one with `drakkar up`, or name one with --kubeconfig")
+
+
+@asynccontextmanager
+async def connect(path: Path, context: str | None = None) -> AsyncIterator[Client]:
+    """A client for the cluster of a kubeconfig; closed at the end of the block."""
+    from drakkar.client import HttpTransport
+    from drakkar.client.kubeconfig import load
+
+    transport = HttpTransport(load(path, context))
+    try:
+        yield Client(transport)
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def targeted(args: argparse.Namespace) -> AsyncIterator[Client]:
+    """A client for the cluster that the command line addresses."""
+    async with connect(kubeconfig_of(args), args.context) as client:
+        yield client
