@@ -1,0 +1,119 @@
+"""Well-known strings: finalizers, annotations, labels, taint keys, condition types and reasons.
+
+Strings of Kubernetes stand first, ours (``drakkar.dev/...``) last. Components take them
+from here, so that a misspelling is an import error.
+
+Source: spec/api.md section 11, spec/controllers.md, spec/scheduling.md, spec/groups.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# resource.k8s.io
+
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""Finalizer of a claim while it is allocated."""
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a generated claim: name of the entry of the pod or pod group it was made for."""
+EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation (``"true"``) of the claim that the scheduler makes for extended resources."""
+ADMIN_ACCESS_LABEL: Final = "resource.kubernetes.io/admin-access"
+"""Namespace label; ``"true"`` permits claims with administrator access."""
+IMPLICIT_EXTENDED_RESOURCE_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of the extended resource name that every device class has without asking."""
+
+ATTRIBUTE_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+ATTRIBUTE_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+ATTRIBUTE_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+QUOTA_CLAIM_COUNT: Final = "count/resourceclaims.resource.k8s.io"
+QUOTA_CLASS_SUFFIX: Final = ".deviceclass.resource.k8s.io/devices"
+
+EVICTION_IN_PROGRESS: Final = "EvictionInProgress"
+"""Condition of a DeviceTaintRule."""
+
+# Nodes
+
+LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+LABEL_ARCH: Final = "kubernetes.io/arch"
+LABEL_OS: Final = "kubernetes.io/os"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+LABEL_REGION: Final = "topology.kubernetes.io/region"
+TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
+TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+NODE_READY: Final = "Ready"
+NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
+
+# Pods
+
+POD_SCHEDULED: Final = "PodScheduled"
+POD_INITIALIZED: Final = "Initialized"
+POD_READY: Final = "Ready"
+CONTAINERS_READY: Final = "ContainersReady"
+POD_READY_TO_START_CONTAINERS: Final = "PodReadyToStartContainers"
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+REASON_UNSCHEDULABLE: Final = "Unschedulable"
+REASON_SCHEDULER_ERROR: Final = "SchedulerError"
+REASON_SCHEDULING_GATED: Final = "SchedulingGated"
+REASON_DEVICE_TAINT: Final = "DeletionByDeviceTaintManager"
+REASON_NODE_TAINT: Final = "DeletionByTaintManager"
+REASON_POD_GC: Final = "DeletionByPodGC"
+REASON_PREEMPTED: Final = "PreemptionByScheduler"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+# Jobs
+
+JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
+JOB_NAME_LABEL_OLD: Final = "job-name"
+CONTROLLER_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
+CONTROLLER_UID_LABEL_OLD: Final = "controller-uid"
+JOB_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+"""Label and annotation of the pods of an indexed Job."""
+JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
+"""Finalizer of a Job's pods until they have been counted."""
+JOB_COMPLETE: Final = "Complete"
+JOB_FAILED: Final = "Failed"
+JOB_SUSPENDED: Final = "Suspended"
+JOB_SUCCESS_CRITERIA_MET: Final = "SuccessCriteriaMet"
+JOB_FAILURE_TARGET: Final = "FailureTarget"
+
+# Scheduling and garbage collection
+
+POD_GROUP_PROTECTION: Final = "scheduling.k8s.io/podgroup-protection"
+FOREGROUND_DELETION: Final = "foregroundDeletion"
+ORPHAN_DEPENDENTS: Final = "orphan"
+NAMESPACE_FINALIZER: Final = "kubernetes"
+NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+SYSTEM_CLUSTER_CRITICAL: Final = "system-cluster-critical"
+SYSTEM_NODE_CRITICAL: Final = "system-node-critical"
+
+# Ours
+
+DOMAIN: Final = "drakkar.dev"
+SCHEDULER_NAME: Final = "drakkar"
+SCHEDULING_GATE: Final = "drakkar.dev/allocation"
+"""Scheduling gate of pods whose claims we allocate beside the cluster's own scheduler."""
+PODS_PER_NODE: Final = "drakkar.dev/pods-per-node"
+"""Annotation: how many pods of one group may share a node."""
+HOLLOW: Final = "drakkar.dev/hollow"
+"""Annotation of a hollow Node that names its fault (``failed``, ``slow``)."""
+GROUP: Final = "drakkar.dev/group"
+GROUP_SIZE: Final = "drakkar.dev/group-size"
+GROUP_MIN_COUNT: Final = "drakkar.dev/min-count"
+GANG: Final = "drakkar.dev/gang"
+RANK: Final = "drakkar.dev/rank"
+SPREAD: Final = "drakkar.dev/spread"
+SEGMENT: Final = "drakkar.dev/segment"
+EXCLUSIVE: Final = "drakkar.dev/exclusive"
+MOVABLE: Final = "drakkar.dev/movable"
+MANAGED: Final = "drakkar.dev/managed"
+EXPLAIN: Final = "drakkar.dev/explain"
+RESERVATION: Final = "drakkar.dev/reservation"
+TOPOLOGY_REQUIRED: Final = "drakkar.dev/topology-required"
+TOPOLOGY_PREFERRED: Final = "drakkar.dev/topology-preferred"
+TPU_DRIVER: Final = "tpu.drakkar.dev"
+TPU_HOST_UNREACHABLE: Final = "tpu.drakkar.dev/host-unreachable"
+"""Taint key of logical devices with a chip on a host that is not reachable."""
