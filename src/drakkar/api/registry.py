@@ -18,11 +18,12 @@ errors are spelled as the client knows them.
 
 from __future__ import annotations
 
+from drakkar.api.resource import defaults as resource_defaults
 from drakkar.api.rules import Defaults, Strategy, Validate, ValidationContext
 
 __all__ = ["Defaults", "Strategy", "Validate", "ValidationContext", "defaults_for", "strategy_for", "validator_for"]
 
-_DEFAULTS: dict[tuple[str, str], Defaults] = {}
+_DEFAULTS: dict[tuple[str, str], Defaults] = {**resource_defaults.DEFAULTS}
 _STRATEGIES: dict[tuple[str, str], Strategy] = {}
 _VALIDATORS: dict[tuple[str, str], Validate] = {}
 
