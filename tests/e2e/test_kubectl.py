@@ -78,9 +78,7 @@ def test_the_story(up: Up, kubectl: Kubectl) -> None:
     assert {pod["spec"]["nodeName"] for pod in fresh} == _hosts(again)
     assert not {pod["metadata"]["uid"] for pod in fresh} & {pod["metadata"]["uid"] for pod in pods}
     slices = _json(kubectl, "resourceslices")["items"]
-    tainted = {
-        device["name"] for item in slices for device in item["spec"].get("devices", ()) if device.get("taints")
-    }
+    tainted = {device["name"] for item in slices for device in item["spec"].get("devices", ()) if device.get("taints")}
     assert len(tainted) == 4
     assert result["device"] in tainted
     events = kubectl.run("get", "events")

@@ -130,7 +130,9 @@ class Round:
             if self.up.wait_dead(0.1) is not None:
                 self._count()
                 self._start()
-            assert time.monotonic() < deadline, f"seed {self.seed}: never {what} (failpoint {self.current}):\n{self.up.output}"
+            assert time.monotonic() < deadline, (
+                f"seed {self.seed}: never {what} (failpoint {self.current}):\n{self.up.output}"
+            )
 
     async def _story(self, after: list[Spec]) -> None:
         for manifest in ("deviceclass.yaml", "claim.yaml", "job.yaml"):
@@ -218,7 +220,9 @@ def run_rounds(seeds: range, say: Callable[[str], None]) -> Counter[str]:
 
 def report(kills: Counter[str]) -> str:
     """A table of kills by point."""
-    lines = [f"  {point:<18} before {kills[point + ' before']:>3}   after {kills[point + ' after']:>3}" for point in POINTS]
+    lines = [
+        f"  {point:<18} before {kills[point + ' before']:>3}   after {kills[point + ' after']:>3}" for point in POINTS
+    ]
     return "\n".join([*lines, f"  {'all':<18} {sum(kills.values())} kills"])
 
 
@@ -226,7 +230,9 @@ def main() -> int:
     """Run many rounds and print the report."""
     parser = argparse.ArgumentParser(description="kill the control plane at every kind of write of the story")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="how many stories (default 10)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first; a failing round names its own")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of the first; a failing round names its own"
+    )
     args = parser.parse_args()
     kills = run_rounds(range(args.seed, args.seed + args.rounds), lambda text: print(text, flush=True))
     print(report(kills))

@@ -68,7 +68,12 @@ class Kubectl:
 
     def __init__(self, kubeconfig: Path, home: Path):
         self.binary = kubectl_binary()
-        self.env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home), "KUBECACHEDIR": str(home / "kube-cache")}
+        self.env = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "HOME": str(home),
+            "KUBECACHEDIR": str(home / "kube-cache"),
+        }
 
     def run(self, *arguments: str, ok: bool = True, timeout: float = 60, stdin: str = "") -> str:
         """Run to the end; stdout and stderr together. ``ok``: whether exit 0 is expected."""

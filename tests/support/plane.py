@@ -22,7 +22,12 @@ class Up:
     def __init__(self, data: Path, *arguments: str, home: Path | None = None, env: dict[str, str] | None = None):
         self.data = data
         self.command = [sys.executable, "-m", "drakkar.cli", "up", "--data", str(data), *arguments]
-        self.env = {**os.environ, "HOME": str(home or data.parent), "XDG_STATE_HOME": str(data.parent / "state"), **(env or {})}
+        self.env = {
+            **os.environ,
+            "HOME": str(home or data.parent),
+            "XDG_STATE_HOME": str(data.parent / "state"),
+            **(env or {}),
+        }
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 
@@ -30,7 +35,9 @@ class Up:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     @property
@@ -58,7 +65,12 @@ class Up:
         """Start without waiting."""
         self.lines.clear()
         self.process = subprocess.Popen(
-            self.command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            self.command,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 

@@ -7,11 +7,15 @@ import gzip
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
 from drakkar.api.errors import UsageError
+
+
+def _open(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _lines(name: str) -> Iterator[bytes]:
@@ -20,8 +24,7 @@ def _lines(name: str) -> Iterator[bytes]:
         return
     path = Path(name)
     try:
-        source: IO[bytes] = gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[assignment]
-        with source:
+        with _open(path) as source:
             yield from source
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror or error}") from error

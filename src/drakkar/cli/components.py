@@ -40,7 +40,9 @@ def controllers(args: argparse.Namespace) -> int:
     only = {name.strip() for name in args.only.split(",")} if args.only else None
     unknown = (only or set()) - set(CONTROLLER_NAMES)
     if unknown:
-        raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLER_NAMES)}")
+        raise UsageError(
+            f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLER_NAMES)}"
+        )
     settings = ControllerSettings(node_grace=args.node_grace)
     return _forever(args, lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run())
 

@@ -75,7 +75,9 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
     await seen.wait("nodes-ready", "devices-published")
     folder = files("drakkar.sim") / "stories" / "tpu"
     # Each is applied when the one before has settled, so that the story is the same every time.
-    for manifest, fact in zip(MANIFESTS, (None, None, "job-running", "other-job-running", "large-job-waits"), strict=True):
+    for manifest, fact in zip(
+        MANIFESTS, (None, None, "job-running", "other-job-running", "large-job-waits"), strict=True
+    ):
         if seen.verdict is not None:
             return 0.0
         for obj in read_objects(Path(str(folder / manifest))):
@@ -118,7 +120,15 @@ def _hosts(claim: Any) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _observer(kubeconfig: Path, may_return: bool) -> Any:
-    command = [sys.executable, "-m", "drakkar.cli.observer", "--kubeconfig", str(kubeconfig), "--timeout", str(PATIENCE)]
+    command = [
+        sys.executable,
+        "-m",
+        "drakkar.cli.observer",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--timeout",
+        str(PATIENCE),
+    ]
     if may_return:
         command.append("--may-return")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -152,7 +162,13 @@ def _report(seen: _Seen, killed: float, started: float, code: int, json_file: st
     if verdict.get("first"):
         print("\n" + grid("before", verdict["first"], verdict["other"], ""), end="")
         print(grid("after", verdict["now"], verdict["other"], verdict["lost"]))
-    print(timeline([(TITLES[name], seen.facts[name]["time"]) for name in (*BEFORE, *AFTER) if name in seen.facts], started, killed))
+    print(
+        timeline(
+            [(TITLES[name], seen.facts[name]["time"]) for name in (*BEFORE, *AFTER) if name in seen.facts],
+            started,
+            killed,
+        )
+    )
     for name, seconds in figures.items():
         print(f"{name}: {seconds:.2f} s")
     if json_file:

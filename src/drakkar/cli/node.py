@@ -25,7 +25,11 @@ async def _mark(args: argparse.Namespace, value: str | None, text: str) -> int:
         for name in args.names:
             try:
                 await client.patch(
-                    kinds.NODE, name, None, {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}}, type="merge"
+                    kinds.NODE,
+                    name,
+                    None,
+                    {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}},
+                    type="merge",
                 )
             except ApiError as error:
                 if error.code == 404:

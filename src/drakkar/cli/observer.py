@@ -27,7 +27,15 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def _tell(fact: Fact) -> None:
-    _say({"fact": fact.name, "title": TITLES[fact.name], "time": fact.time, "revision": fact.revision, "detail": fact.detail})
+    _say(
+        {
+            "fact": fact.name,
+            "title": TITLES[fact.name],
+            "time": fact.time,
+            "revision": fact.revision,
+            "detail": fact.detail,
+        }
+    )
 
 
 async def observe(kubeconfig: Path, cast: Cast, timeout: float) -> int:
@@ -64,7 +72,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="drakkar-observer", description=__doc__)
     parser.add_argument("--kubeconfig", required=True, type=Path, metavar="FILE", help="the cluster to watch")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="give up after so many seconds")
-    parser.add_argument("--may-return", action="store_true", help="the dead host may come back before the job has recovered")
+    parser.add_argument(
+        "--may-return", action="store_true", help="the dead host may come back before the job has recovered"
+    )
     args = parser.parse_args()
     return asyncio.run(observe(args.kubeconfig, Cast(may_return=args.may_return), args.timeout))
 

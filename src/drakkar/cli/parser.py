@@ -28,7 +28,9 @@ def build() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="drakkar", description=_TOP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action="version", version=f"drakkar {__version__} (Kubernetes {KUBERNETES_VERSION})")
+    parser.add_argument(
+        "--version", action="version", version=f"drakkar {__version__} (Kubernetes {KUBERNETES_VERSION})"
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _up(commands)
     _demo(commands)
@@ -50,7 +52,9 @@ def _command(parent: _Sub, name: str, run: str, help: str, epilog: str = "") -> 
 
 def _target(command: argparse.ArgumentParser) -> None:
     """Which cluster a command addresses (see `drakkar.cli.target`)."""
-    command.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`, ~/.kube/config")
+    command.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`, ~/.kube/config"
+    )
     command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
@@ -75,13 +79,17 @@ _port.__name__ = "port number"
 
 
 def _plane(command: argparse.ArgumentParser, lease: float, period: float, grace: float) -> None:
-    command.add_argument("--data", metavar="DIR", help="where state is kept; default: a temporary folder, gone at the end")
-    command.add_argument("--port", type=_port, default=0, metavar="N", help="port of the API server; default: a free one")
+    command.add_argument(
+        "--data", metavar="DIR", help="where state is kept; default: a temporary folder, gone at the end"
+    )
+    command.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="port of the API server; default: a free one"
+    )
     command.add_argument(
         "--sync",
         choices=("full", "normal"),
         default="full",
-        help="full: an acknowledged write survives power loss; normal: it survives any crash of the program (default: full)",
+        help="full: acknowledged writes survive power loss; normal: any crash of the program (default: full)",
     )
     command.add_argument(
         "--lease-duration", type=_seconds, default=lease, metavar="S", help=f"of node leases (default {lease:g} s)"
@@ -112,7 +120,9 @@ examples:
 
 Ctrl-C stops it cleanly; with the same --data it comes back as it was.""",
     )
-    command.add_argument("--fleet", metavar="FILE|NAME", help="hollow nodes and devices: a Fleet file or a named fleet (tpu-16)")
+    command.add_argument(
+        "--fleet", metavar="FILE|NAME", help="hollow nodes and devices: a Fleet file or a named fleet (tpu-16)"
+    )
     command.add_argument(
         "--store", default="sqlite", metavar="sqlite|memory", help="where objects are kept (default: sqlite, in --data)"
     )
@@ -173,7 +183,9 @@ def _batch_tools(commands: _Sub) -> None:
         "answer allocation scenarios (NDJSON in, NDJSON out)",
         "Scenarios and answers have the form of the reference allocator's batch mode.",
     )
-    command.add_argument("file", nargs="?", default="-", metavar="FILE", help="scenarios; - or nothing: standard input; may end in .gz")
+    command.add_argument(
+        "file", nargs="?", default="-", metavar="FILE", help="scenarios; - or nothing: standard input; may end in .gz"
+    )
     command.add_argument(
         "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose answer (default: drakkar)"
     )
@@ -191,7 +203,9 @@ def _verify(commands: _Sub) -> None:
         "audit a cluster: double allocation, overdrawn counters, orphans",
         "Exit 0: clean. Exit 1: findings, one line each.",
     )
-    command.add_argument("-f", dest="dump", metavar="DUMP", help="a dump (kubectl get … -o yaml) instead of a live cluster")
+    command.add_argument(
+        "-f", dest="dump", metavar="DUMP", help="a dump (kubectl get … -o yaml) instead of a live cluster"
+    )
     command.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
     _target(command)
 
@@ -217,11 +231,16 @@ def _node(commands: _Sub) -> None:
 def _components(commands: _Sub) -> None:
     command = _command(commands, "scheduler", "components:scheduler", "run the scheduler alone against any API server")
     command.add_argument(
-        "--scheduler-name", default="drakkar", metavar="NAME", help="pods with this schedulerName are ours (default: drakkar)"
+        "--scheduler-name",
+        default="drakkar",
+        metavar="NAME",
+        help="pods with this schedulerName are ours (default: drakkar)",
     )
     command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
     _target(command)
-    command = _command(commands, "controllers", "components:controllers", "run the controllers alone against any API server")
+    command = _command(
+        commands, "controllers", "components:controllers", "run the controllers alone against any API server"
+    )
     command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
     command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
     _target(command)

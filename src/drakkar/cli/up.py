@@ -15,7 +15,9 @@ from drakkar.cli.running import announced
 
 def run(args: argparse.Namespace) -> int:
     """Start, print how to reach it, and run until interrupted."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     return asyncio.run(_run(args))
 
 
