@@ -1,1 +1,1 @@
-"""Room `sim`; see the architecture page."""
+"""Room ``sim``: what stands in for the real world. So far: fleets described in a file."""
