@@ -122,7 +122,11 @@ class Runner:
             case Record():
                 await self._recorder.record(write.kind, write.obj, write.type, write.reason, write.message)
             case Create():
-                obj = await self._client.create(write.kind, write.obj)
+                try:
+                    obj = await self._client.create(write.kind, write.obj)
+                except ApiError as error:
+                    await self._record_refusal(write, error)
+                    raise
                 self._expect(write.kind, obj, written)
             case Patch():
                 obj = await self._client.patch(
@@ -138,6 +142,12 @@ class Runner:
                 self._expect(write.kind, obj, written)
             case Delete():
                 await self._delete(write, written)
+
+    async def _record_refusal(self, write: Create, error: ApiError) -> None:
+        said = write.refused
+        if said is not None and error.reason != "AlreadyExists":
+            message = said.message.replace("{error}", str(error))
+            await self._recorder.record(said.kind, said.obj, said.type, said.reason, message)
 
     def _expect(self, kind: Kind, obj: Any, written: list[Callable[[], Awaitable[bool]]]) -> None:
         written.extend(_arrival(cache, obj) for cache in self._caches.holding(kind))

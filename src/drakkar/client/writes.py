@@ -14,10 +14,15 @@ from drakkar.api.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """POST ``obj`` (dict or struct); its namespace is taken from its metadata."""
+    """POST ``obj`` (dict or struct); its namespace is taken from its metadata.
+
+    Where the server refuses, ``refused`` is recorded, ``{error}`` in its message replaced by the server's
+    words; a name that exists already is no refusal.
+    """
 
     kind: Kind
     obj: Any
+    refused: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
