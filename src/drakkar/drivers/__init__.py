@@ -1,1 +1,1 @@
-"""Room `drivers`; see the architecture page."""
+"""Drivers that come with the package; each is built from a ``Client`` and a ``Clock`` and has ``async run()``."""

@@ -1,0 +1,139 @@
+"""Keeps the ResourceSlices of a driver as the driver wants them.
+
+A controller for `drakkar.client.runner`: its keys are pool names. It reacts to changes of the
+slices (somebody else's edits are undone) and to :meth:`SlicePublisher.trigger`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from drakkar.api.clock import Clock
+from drakkar.api.kinds import RESOURCESLICE
+from drakkar.api.meta import OwnerReference
+from drakkar.api.resource import v1
+from drakkar.client.cache import Cache, Caches
+from drakkar.client.queue import KeyQueue
+from drakkar.client.writes import Patch, Write
+from drakkar.driver.pools import Pool, check_pool, plan_pool
+
+logger = logging.getLogger(__name__)
+
+#: Says how a pool should be, given its name and its slices in the API; None: the pool should not exist.
+Desired = Callable[[str, Sequence[v1.ResourceSlice]], Pool | None]
+#: Told what is wrong with a pool: its name and one sentence.
+OnProblem = Callable[[str, str], None]
+
+
+def log_problem(pool: str, problem: str) -> None:
+    """The default way to report a problem."""
+    logger.error("%s", problem)
+
+
+class SlicePublisher:
+    """Publishes the pools of one driver in one process.
+
+    ``node_name`` restricts it to the slices of one node; without it, it looks after slices that belong to no node.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        desired: Desired,
+        clock: Clock,
+        *,
+        owner: OwnerReference | None = None,
+        node_name: str = "",
+        on_problem: OnProblem = log_problem,
+    ):
+        self.name = f"slices-{driver}"
+        self.driver = driver
+        self._desired = desired
+        self._clock = clock
+        self._owner = owner
+        self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
+        self._on_problem = on_problem
+        self._queue: KeyQueue | None = None
+        self._slices: Cache | None = None
+        # Slice → its revision, content and wanted content at the last update: when an update that was made
+        # (the revision moved) is needed again from the same content, the server dropped fields of it.
+        self._tried: dict[str, tuple[str, bytes, bytes]] = {}
+
+    def setup(self, caches: Caches, queue: KeyQueue) -> None:
+        """Watch the driver's slices."""
+        self._queue = queue
+        self._slices = caches.of(
+            RESOURCESLICE, field_selector=self._selector, indexes={"pool": lambda found: [found.spec.pool.name]}
+        )
+        self._slices.subscribe(self._changed)
+
+    def trigger(self, pool: str) -> None:
+        """The driver wants the pool looked at."""
+        if self._queue is not None:
+            self._queue.add(pool)
+
+    def slices(self, pool: str) -> list[v1.ResourceSlice]:
+        """Slices of the pool in the API, by name."""
+        found = [] if self._slices is None else self._slices.by("pool", pool)
+        return sorted(found, key=lambda s: s.metadata.name)
+
+    def pools(self) -> list[str]:
+        """Names of the pools that have slices in the API."""
+        return [] if self._slices is None else sorted({found.spec.pool.name for found in self._slices})
+
+    def reconcile(self, key: str) -> list[Write]:
+        """Writes for one pool."""
+        existing = self.slices(key)
+        pool = self._desired(key, existing)
+        if pool is not None:
+            problems = check_pool(pool)
+            if problems:
+                for problem in problems:
+                    self._on_problem(key, problem)
+                return []
+        writes = plan_pool(self.driver, pool, existing, now=self._clock.time(), owner=self._owner)
+        return self._without_futile(key, existing, writes)
+
+    def _without_futile(self, key: str, existing: Sequence[v1.ResourceSlice], writes: list[Write]) -> list[Write]:
+        stored = {found.metadata.name: found for found in existing}
+        futile = 0
+        name = ""
+        for update in (write for write in writes if isinstance(write, Patch)):
+            name = update.name
+            found = stored[name]
+            wanted, before = _digest(update.body["spec"]), _digest(msgspec.to_builtins(found.spec))
+            version, *tried = self._tried.get(name, ("", b"", b""))
+            if tried == [before, wanted] and version != found.metadata.resourceVersion:
+                futile += 1
+            self._tried[name] = (found.metadata.resourceVersion, before, wanted)
+        known = {found.metadata.name for found in self._slices or ()}
+        self._tried = {tried: attempt for tried, attempt in self._tried.items() if tried in known}
+        if not futile or futile < len(writes):
+            return writes
+        self._on_problem(
+            key,
+            f"pool {key}: the server does not keep all fields of slice {name}; "
+            "enable the feature gates that the driver needs",
+        )
+        return []
+
+    def _changed(self, event_type: str, old: v1.ResourceSlice | None, new: v1.ResourceSlice) -> None:
+        self.trigger(new.spec.pool.name)
+
+
+def _digest(spec: dict[str, Any]) -> bytes:
+    """The content of a spec, without what changes with every write or is filled in by the server."""
+    devices = [
+        {**device, "taints": [{**taint, "timeAdded": None} for taint in device["taints"]]}
+        if device.get("taints")
+        else device
+        for device in spec.get("devices") or ()
+    ]
+    content = {name: value for name, value in spec.items() if value is not None}
+    return msgspec.json.encode(
+        {**content, "pool": {**spec["pool"], "generation": 0}, "devices": devices}, order="sorted"
+    )
