@@ -167,7 +167,7 @@ class Round:
         return True
 
     async def _fail(self, client: Client, victim: str) -> bool:
-        await client.patch(kinds.NODE, victim, None, {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: "failed"}}})
+        await client.patch(kinds.NODE, victim, None, {"metadata": {"annotations": {names.HOLLOW: "failed"}}})
         return True
 
     async def _running(self, client: Client, dead: str) -> frozenset[str]:

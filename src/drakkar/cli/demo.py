@@ -107,7 +107,7 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
 
 
 async def _mark(client: Client, node: str, value: str | None) -> None:
-    await client.patch(kinds.NODE, node, None, {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}})
+    await client.patch(kinds.NODE, node, None, {"metadata": {"annotations": {names.HOLLOW: value}}})
 
 
 def _hosts(claim: Any) -> list[str]:

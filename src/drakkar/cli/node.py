@@ -28,7 +28,7 @@ async def _mark(args: argparse.Namespace, value: str | None, text: str) -> int:
                     kinds.NODE,
                     name,
                     None,
-                    {"metadata": {"annotations": {names.HOLLOW_ANNOTATION: value}}},
+                    {"metadata": {"annotations": {names.HOLLOW: value}}},
                     type="merge",
                 )
             except ApiError as error:

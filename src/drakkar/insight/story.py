@@ -20,7 +20,15 @@ HOSTNAME = "kubernetes.io/hostname"
 
 #: Facts before the fault and after it, in the order of the story.
 BEFORE = ("nodes-ready", "devices-published", "claim-allocated", "job-running", "other-job-running", "large-job-waits")
-AFTER = ("node-lost", "devices-tainted", "pods-evicted", "pods-gone", "claim-freed", "claim-reallocated", "job-recovered")
+AFTER = (
+    "node-lost",
+    "devices-tainted",
+    "pods-evicted",
+    "pods-gone",
+    "claim-freed",
+    "claim-reallocated",
+    "job-recovered",
+)
 
 TITLES = {
     "nodes-ready": "all nodes are Ready",
@@ -245,7 +253,9 @@ class Story:
     def _devices_tainted(self) -> str:
         if not self.lost_node:
             return ""
-        affected = [device for obj in self.slices.values() for device in obj.spec.devices or () if self._contains(device)]
+        affected = [
+            device for obj in self.slices.values() for device in obj.spec.devices or () if self._contains(device)
+        ]
         tainted = [device for device in affected if any(taint.effect == "NoExecute" for taint in device.taints or ())]
         return _names(device.name for device in tainted) if affected and len(tainted) == len(affected) else ""
 
