@@ -55,7 +55,7 @@ def test_the_story(up: Up, kubectl: Kubectl) -> None:
     selector = "batch.kubernetes.io/job-name=training"
     kubectl.run("wait", "--for=create", "pod", "-l", selector, "--timeout=30s")
     kubectl.run("wait", "--for=condition=Ready", "pod", "-l", selector, "--timeout=30s")
-    claim = _json(kubectl, "resourceclaim", "training")
+    claim = _json(kubectl, "resourceclaim", "slice")
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert result["device"].startswith("tpu-4x4-")
     assert len(claim["status"]["reservedFor"]) == 4
@@ -71,7 +71,7 @@ def test_the_story(up: Up, kubectl: Kubectl) -> None:
         kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=30s")
     kubectl.run("wait", "--for=create", "pod", "-l", selector, "--timeout=30s")
     kubectl.run("wait", "--for=jsonpath={.status.ready}=4", "job/training", "--timeout=30s")
-    again = _json(kubectl, "resourceclaim", "training")
+    again = _json(kubectl, "resourceclaim", "slice")
     assert victim not in _hosts(again)
     assert again["status"]["allocation"]["devices"]["results"][0]["device"] != result["device"]
     fresh = _json(kubectl, "pods", "-l", selector)["items"]

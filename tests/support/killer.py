@@ -179,7 +179,7 @@ class Round:
             taken.update(_hosts(claim))
         double = [host for host, count in taken.items() if count > 1]
         assert not double, f"chips of {double} allocated twice"
-        claim = next((claim for claim in claims if claim.metadata.name == "training"), None)
+        claim = next((claim for claim in claims if claim.metadata.name == "slice"), None)
         hosts = _hosts(claim) if claim is not None else frozenset()
         live = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
         running = [_node_of(pod) for pod in live if pod.get("status", {}).get("phase") == "Running"]

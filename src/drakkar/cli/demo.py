@@ -87,7 +87,7 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
             await seen.wait(fact)
     if seen.verdict is not None:
         return 0.0
-    claim = await client.get(kinds.RESOURCECLAIM, "training", "default")
+    claim = await client.get(kinds.RESOURCECLAIM, "slice", "default")
     victim = _hosts(claim)[0]
     killed = time.time()
     if fault == "sigstop":

@@ -72,9 +72,9 @@ class Cast:
     """Who plays: names in one namespace, and the sizes that the story promises."""
 
     namespace: str = "default"
-    claim: str = "training"
+    claim: str = "slice"
     job: str = "training"
-    other_claim: str = "second"
+    other_claim: str = "second-slice"
     other_job: str = "second"
     large_job: str = "whole-pod"
     nodes: int = 16
