@@ -1,0 +1,119 @@
+"""Lets go of pods whose node cannot confirm their end.
+
+A pod marked for deletion waits for its agent. On a node that is lost (heard of by nobody for
+the grace, or declared ``node.kubernetes.io/out-of-service``) nobody will answer, so the pod is
+set Failed and deleted with grace 0, on its UID. The agent that comes back kills what the API
+no longer knows before it reports Ready, so nothing runs twice unseen.
+
+Pods bound to a node that does not exist are let go as well, after the same grace: the node
+may only be registering again.
+
+On a real cluster silence alone is not taken for loss unless ``by_silence`` is asked for
+(design.md, node loss).
+"""
+
+from __future__ import annotations
+
+from drakkar.api import names
+from drakkar.api.clock import Clock
+from drakkar.api.kinds import NODE, POD
+from drakkar.api.meta import Object
+from drakkar.api.objects import is_deleting, key_of, name_of, namespace_of, pod_node, split_key, uid_of
+from drakkar.api.tree import children
+from drakkar.client.cache import Caches
+from drakkar.client.writes import After, Delete, Write
+from drakkar.controllers.common import BY_NODE, Queue, Reader, disruption_patch, live, node_index
+from drakkar.controllers.heartbeats import Heartbeats
+
+LOST = "the node was lost while the pod was being deleted"
+OUT_OF_SERVICE = "the node is out of service"
+NO_NODE = "the node of the pod no longer exists"
+
+
+class NodeLoss:
+    """Keys are ``ns/name`` of pods; ``grace`` and ``lease_period`` in seconds."""
+
+    name = "node-loss"
+
+    def __init__(
+        self,
+        reader: Reader,
+        clock: Clock,
+        *,
+        grace: float = 40.0,
+        lease_period: float = 10.0,
+        by_silence: bool = True,
+        orphan_grace: float | None = None,
+    ):
+        self._reader = reader
+        self._clock = clock
+        self._by_silence = by_silence
+        self._orphan_grace = grace if orphan_grace is None else orphan_grace
+        self._heartbeats = Heartbeats(reader, clock, grace=grace, lease_period=lease_period)
+        #: Node that is missing -> since when.
+        self._missing: dict[str, float] = {}
+
+    def setup(self, caches: Caches, queue: Queue) -> None:
+        """Subscribes to pods, nodes and leases."""
+        self._nodes = caches.of(NODE)
+        self._pods = caches.of(POD, indexes={BY_NODE: node_index})
+        if self._by_silence:
+            self._heartbeats.setup(caches)
+
+        def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
+            if new is None or event == "DELETED" or not pod_node(new):
+                return
+            if is_deleting(new) or self._nodes.get("", pod_node(new)) is None:
+                queue.add(key_of(new))
+
+        def node_changed(event: str, old: Object | None, new: Object | None) -> None:
+            node = new or old
+            assert node is not None
+            gone = event == "DELETED"
+            if not gone:
+                self._missing.pop(name_of(node), None)
+            if gone or _out_of_service(node):
+                for pod in self._pods.by(BY_NODE, name_of(node)):
+                    queue.add(key_of(pod))
+
+        self._pods.subscribe(pod_changed)
+        self._nodes.subscribe(node_changed)
+
+    async def reconcile(self, key: str) -> list[Write]:
+        """See the module; raises ApiError when a live check fails."""
+        pod = self._pods.get(*split_key(key))
+        if pod is None or not pod_node(pod):
+            return []
+        node_name = pod_node(pod)
+        node = self._nodes.get("", node_name)
+        if node is None:
+            return await self._without_node(pod, node_name)
+        if not is_deleting(pod):
+            return []
+        if _out_of_service(node):
+            return self._let_go(pod, OUT_OF_SERVICE)
+        if not self._by_silence:
+            return []
+        rest = await self._heartbeats.silence(node_name)
+        return [After(rest)] if rest > 0 else self._let_go(pod, LOST)
+
+    async def _without_node(self, pod: Object, node_name: str) -> list[Write]:
+        now = self._clock.monotonic()
+        rest = self._missing.setdefault(node_name, now) + self._orphan_grace - now
+        if rest > 0:
+            return [After(rest)]
+        if await live(self._reader, NODE, "", node_name) is not None:
+            self._missing.pop(node_name, None)
+            return []
+        return self._let_go(pod, NO_NODE)
+
+    def _let_go(self, pod: Object, why: str) -> list[Write]:
+        mark = disruption_patch(pod, names.REASON_POD_GC, why, self._clock.time(), failed=True)
+        return [
+            *([mark] if mark else []),
+            Delete(POD, namespace_of(pod), name_of(pod), uid=uid_of(pod), grace=0),
+        ]
+
+
+def _out_of_service(node: Object) -> bool:
+    return any(taint.get("key") == names.TAINT_OUT_OF_SERVICE for taint in children(node, "spec", "taints"))
