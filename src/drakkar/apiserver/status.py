@@ -115,16 +115,15 @@ def conflict(group: str, plural: str, name: str, message: str | None = None) -> 
 def apply_conflict(conflicts: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """409 of server-side apply; ``conflicts`` are (who holds the field, path of the field)."""
     found = list(conflicts)
-    by_holder: dict[str, list[str]] = {}
-    for holder, path in found:
-        by_holder.setdefault(holder, []).append(path)
-    lines: list[str] = []
-    for holder, paths in by_holder.items():
-        # A single field is named on the line of its holder, several are listed below it.
-        listed = f": {paths[0]}" if len(paths) == 1 else ":\n" + "\n".join(f"- {path}" for path in paths)
-        lines.append(f"conflict with {holder}{listed}")
-    head = f"Apply failed with {len(found)} conflict" + ("" if len(found) == 1 else "s")
-    message = head + ": " + "\n".join(lines)
+    if len(found) == 1:
+        holder, path = found[0]
+        message = f"Apply failed with 1 conflict: conflict with {holder}: {path}"
+    else:
+        lines: list[str] = []
+        for holder in sorted({holder for holder, _ in found}):
+            lines.append(f"conflicts with {holder}:")
+            lines += [f"- {path}" for owner, path in found if owner == holder]
+        message = f"Apply failed with {len(found)} conflicts: " + "\n".join(lines)
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {holder}", "field": path}
         for holder, path in found
