@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import KINDS, Kind
+from drakkar.api.manifests import parse_objects
 from drakkar.api.meta import Object
 from drakkar.client import Client
 
@@ -17,29 +16,12 @@ _BY_NAME: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for
 
 
 def read_objects(path: Path) -> list[Object]:
-    """All objects of a file; ``List`` objects are unfolded. Raises UsageError naming file and document."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    """All objects of a file. Raises UsageError naming file and document."""
     try:
-        documents: list[Any] = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {error}") from error
-    return list(_unfold(path, documents))
-
-
-def _unfold(path: Path, documents: list[Any]) -> Iterator[Object]:
-    for number, document in enumerate(documents, start=1):
-        if document is None:
-            continue
-        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
-            raise UsageError(f"{path}: document {number} is no Kubernetes object (apiVersion and kind are required)")
-        if document["kind"].endswith("List") and isinstance(document.get("items"), list):
-            yield from _unfold(path, document["items"])
-        else:
-            yield document
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    return parse_objects(text, str(path))
 
 
 async def apply(client: Client, obj: Object) -> str:

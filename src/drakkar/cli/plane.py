@@ -7,25 +7,18 @@ of their own, so authentication and authorization are the same as over TLS.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import gc
-import secrets
 import shutil
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from drakkar.api import kinds
-from drakkar.api.errors import DrakkarError, EnvironmentProblem
-from drakkar.client import Client
-from drakkar.client.clock import SystemClock
+from drakkar.api.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
-    from drakkar.sim.fleets import Fleet
+    pass
 
 #: Component → (user, groups): what each part may do is decided by these names.
 IDENTITIES: dict[str, tuple[str, tuple[str, ...]]] = {

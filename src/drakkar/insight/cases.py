@@ -1,0 +1,369 @@
+"""Running a case: create a cluster and a workload through an API, compare with what was expected.
+
+The format is that of docs/reference/cases.md. A case runs against any API server with a
+scheduler and controllers behind it; where it comes from is the caller's business
+(``plane_factory``). Nothing is read but the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from drakkar.api import kinds, names, objects
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.kinds import Kind
+from drakkar.api.manifests import documents, parse_objects
+from drakkar.api.meta import Object
+from drakkar.client import Client
+from drakkar.insight.reasons import why_pending
+
+PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
+
+#: Longest time in seconds until a pod must be placed or refused.
+PATIENCE = 10.0
+POLL = 0.01
+#: What a decision depends on.
+_READ = (kinds.NODE, kinds.POD, kinds.RESOURCECLAIM, kinds.RESOURCESLICE, kinds.DEVICECLASS, kinds.DEVICETAINTRULE)
+#: Given to nodes that state nothing: the format says that nothing else limits a node.
+_ROOM = {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "1000"}
+
+
+@dataclass
+class CaseResult:
+    """The outcome of one run; ``misses`` says in words what differs from the expectation."""
+
+    name: str
+    misses: list[str] = field(default_factory=list[str])
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything came out as expected."""
+        return not self.misses
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """One allocation result as the expectation sees it."""
+
+    claim: str
+    request: str
+    driver: str
+    pool: str
+    device: str
+    capacity: dict[str, str]
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.driver, self.pool, self.device
+
+
+async def run_case(folder: Path, *, plane_factory: PlaneFactory, shuffle_seed: int | None = None) -> CaseResult:
+    """Run one case folder. Raises UsageError for files that are missing or not YAML."""
+    result = CaseResult(folder.name)
+    expect = _expectation(folder)
+    cluster, workload = (
+        parse_objects(_read(folder / name), str(folder / name)) for name in ("cluster.yaml", "workload.yaml")
+    )
+    if shuffle_seed is not None:
+        _shuffle(cluster, random.Random(shuffle_seed))
+    async with plane_factory() as client:
+        run = _Run(client, expect, result.misses)
+        for obj in cluster:
+            await run.create(obj)
+        for obj in workload:
+            await run.create(obj)
+            if obj["kind"] == "Pod":
+                await run.settle(obj)
+        run.refusals()
+        await run.pods()
+    return result
+
+
+class _Run:
+    """One case in progress."""
+
+    def __init__(self, client: Client, expect: dict[str, Any], misses: list[str]):
+        self.client = client
+        self.expect = expect
+        self.misses = misses
+        self.errors: dict[tuple[str, str], ApiError] = {}
+        self.kinds: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in kinds.KINDS}
+        self.created: list[tuple[str, str]] = []
+
+    async def create(self, obj: Object) -> None:
+        kind = self._kind(obj)
+        body = _roomy(obj) if kind is kinds.NODE else obj
+        namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
+        try:
+            await self.client.create(kind, body, namespace=namespace)
+        except ApiError as error:
+            self.errors[(obj["kind"], obj["metadata"]["name"])] = error
+
+    def _kind(self, obj: Object) -> Kind:
+        known = self.kinds.get((obj["apiVersion"], obj["kind"]))
+        if known is not None:
+            return known
+        group, _, version = str(obj["apiVersion"]).rpartition("/")
+        for kind in kinds.KINDS:
+            if (kind.group, kind.kind) == (group, obj["kind"]):
+                return Kind(group, version, kind.kind, kind.plural, kind.namespaced)
+        if (group, obj["kind"]) == ("", "ResourceQuota"):
+            return Kind("", "v1", "ResourceQuota", "resourcequotas", True)
+        raise UsageError(f"{obj['apiVersion']} {obj['kind']} {obj['metadata'].get('name')}: kind not known to cases")
+
+    async def settle(self, pod: Object) -> None:
+        """Until the pod has a node, or the scheduler has said why not and would say so again."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
+        if ("Pod", name) in self.errors:
+            return
+        self.created.append((namespace, name))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        while loop.time() < deadline:
+            stored = await self.client.get(kinds.POD, name, namespace)
+            if objects.pod_node(stored):
+                return
+            refused = objects.condition_is(stored, names.POD_SCHEDULED, "False")
+            made = None not in objects.pod_claim_names(stored).values()
+            if refused and made and why_pending(await self._world(), namespace, name) is not None:
+                return
+            await asyncio.sleep(POLL)
+        self.misses.append(f"pod {name}: neither placed nor refused within {PATIENCE:g} s")
+
+    async def _world(self) -> list[Object]:
+        found: list[Object] = []
+        for kind in _READ:
+            for obj in (await self.client.list(kind)).items:
+                plain: Object = obj if isinstance(obj, dict) else msgspec.to_builtins(obj)
+                found.append({**plain, "apiVersion": kind.api_version, "kind": kind.kind})
+        return found
+
+    def refusals(self) -> None:
+        """Compare what was refused with ``invalid`` and ``refused``."""
+        expected: set[tuple[str, str]] = set()
+        for entry in self.expect.get("invalid") or ():
+            key = (entry["kind"], entry["name"])
+            expected.add(key)
+            error = self.errors.get(key)
+            if error is None:
+                self.misses.append(f"{key[0]} {key[1]}: accepted, should be invalid")
+                continue
+            causes = (error.status.get("details") or {}).get("causes") or ()
+            got = sorted((cause.get("field", ""), cause.get("reason", "")) for cause in causes)
+            want = sorted((fault["field"], fault["type"]) for fault in entry["errors"])
+            if got != want:
+                self.misses.append(f"{key[0]} {key[1]}: errors are {got}, expected {want}")
+        for entry in self.expect.get("refused") or ():
+            key = (entry["kind"], entry["name"])
+            expected.add(key)
+            error = self.errors.get(key)
+            words = entry.get("mentions") or entry.get("message") or ()
+            if error is None:
+                self.misses.append(f"{key[0]} {key[1]}: accepted, should be refused")
+            elif error.code != entry["status"] or not all(word in str(error) for word in _listed(words)):
+                self.misses.append(f"{key[0]} {key[1]}: refused with {error.code} {error}, expected {entry}")
+        for key, error in self.errors.items():
+            if key not in expected:
+                self.misses.append(f"{key[0]} {key[1]}: refused: {error}")
+
+    async def pods(self) -> None:
+        """Compare the pods, groups, relations and quota usage."""
+        world = await self._world()
+        pods = {objects.name_of(obj): obj for obj in world if obj["kind"] == "Pod"}
+        claims = {objects.key_of(obj): obj for obj in world if obj["kind"] == "ResourceClaim"}
+        held = {name: [*_devices(pod, claims)] for name, pod in pods.items()}
+        started = {name for name, pod in pods.items() if objects.pod_node(pod)}
+        for entry in self.expect.get("pods") or ():
+            self._pod(entry, pods, held, world)
+        for group in self.expect.get("groups") or ():
+            count = len(started & set(group["pods"]))
+            if count != group["scheduledCount"]:
+                self.misses.append(f"of {', '.join(group['pods'])} {count} started, expected {group['scheduledCount']}")
+        published = {
+            (obj["spec"]["driver"], obj["spec"]["pool"]["name"], device["name"]): device
+            for obj in world
+            if obj["kind"] == "ResourceSlice"
+            for device in obj["spec"].get("devices") or ()
+        }
+        for check in self.expect.get("checks") or ():
+            self._check(check, held, started, published)
+        await self._usage()
+
+    def _pod(
+        self, entry: dict[str, Any], pods: dict[str, Object], held: dict[str, list[_Device]], world: list[Object]
+    ) -> None:
+        name = entry["name"]
+        pod = pods.get(name)
+        if pod is None:
+            self.misses.append(f"pod {name}: does not exist")
+            return
+        node = objects.pod_node(pod)
+        if bool(node) != entry["scheduled"]:
+            said = (objects.condition(pod, names.POD_SCHEDULED) or {}).get("message", "")
+            self.misses.append(f"pod {name}: {f'runs on {node}' if node else f'is pending ({said})'}")
+            return
+        if node and entry.get("node") and node not in entry["node"]:
+            self.misses.append(f"pod {name}: runs on {node}, expected {entry['node']}")
+        if "devices" in entry:
+            self._devices(name, entry["devices"], held[name])
+        if not node and entry.get("reason"):
+            pending = why_pending(world, objects.namespace_of(pod), name)
+            word = pending.reason if pending is not None else "nothing"
+            text = f"{pending.message} {_text(pending.details)}" if pending is not None else ""
+            if word != entry["reason"]:
+                self.misses.append(f"pod {name}: pending because of {word}, expected {entry['reason']} ({text})")
+            missing = [mention for mention in entry.get("mentions") or () if mention not in text]
+            if missing:
+                self.misses.append(f"pod {name}: the reason does not mention {missing}: {text}")
+
+    def _devices(self, pod: str, expected: list[dict[str, Any]], held: list[_Device]) -> None:
+        places = [entry for entry in expected for _ in range(entry.get("count", 1))]
+        if len(places) != len(held) or not _assignable(held, places):
+            got = "; ".join(f"{d.claim}/{d.request}: {d.driver}/{d.pool}/{d.device} {d.capacity or ''}" for d in held)
+            self.misses.append(f"pod {pod}: has {got or 'no devices'}, expected {expected}")
+
+    def _check(
+        self,
+        check: dict[str, Any],
+        held: dict[str, list[_Device]],
+        started: set[str],
+        published: dict[tuple[str, str, str], Object],
+    ) -> None:
+        if "distinct" in check:
+            seen: dict[tuple[str, str, str], str] = {}
+            for name in check["distinct"]:
+                for device in held.get(name, []) if name in started else ():
+                    if seen.setdefault(device.identity, name) != name:
+                        self.misses.append(f"{name} and {seen[device.identity]} share {'/'.join(device.identity)}")
+        elif "same" in check:
+            sets = {name: frozenset(device.identity for device in held.get(name, [])) for name in check["same"]}
+            if len(set(sets.values())) > 1:
+                self.misses.append(f"{', '.join(check['same'])} should have the same devices: {sets}")
+        else:
+            word = "sameAttribute" if "sameAttribute" in check else "distinctAttribute"
+            rule = check[word]
+            if rule["pod"] not in started:
+                return
+            values = [
+                _attribute(published.get(device.identity, {}), rule["attribute"], device.driver)
+                for device in held[rule["pod"]]
+                if device.request in rule["requests"] or device.request.split("/")[0] in rule["requests"]
+            ]
+            distinct = len(set(values))
+            if None in values or distinct != (1 if word == "sameAttribute" else len(values)):
+                self.misses.append(f"pod {rule['pod']}: {word} {rule['attribute']}: values are {values}")
+
+    async def _usage(self) -> None:
+        quota = Kind("", "v1", "ResourceQuota", "resourcequotas", True)
+        for namespace, wanted in (self.expect.get("usage") or {}).items():
+            used: dict[str, str] = {}
+            for obj in (await self.client.list(quota, namespace)).items:
+                used |= (obj.get("status") or {}).get("used") or {}
+            for name, amount in wanted.items():
+                if str(used.get(name)) != str(amount):
+                    self.misses.append(f"namespace {namespace}: used {name} is {used.get(name)}, expected {amount}")
+
+
+def _expectation(folder: Path) -> dict[str, Any]:
+    path = folder / "expect.yaml"
+    (found,) = documents(_read(path), str(path))[:1] or [None]
+    if not isinstance(found, dict) or found.get("format") != 1:
+        raise UsageError(f"{path}: no expectation of format 1")
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _shuffle(cluster: list[Object], rng: random.Random) -> None:
+    """Another order of nodes, slices and devices; the other kinds stay first, in their order."""
+    moved = [obj for obj in cluster if obj["kind"] in ("Node", "ResourceSlice")]
+    rest = [obj for obj in cluster if obj not in moved]
+    rng.shuffle(moved)
+    for obj in moved:
+        rng.shuffle(obj["spec"].get("devices") or []) if obj["kind"] == "ResourceSlice" else None
+    cluster[:] = rest + moved
+
+
+def _roomy(node: Object) -> Object:
+    status = dict(node.get("status") or {})
+    for key in ("capacity", "allocatable"):
+        status[key] = {**_ROOM, **(status.get(key) or {})}
+    return {**node, "status": status}
+
+
+def _devices(pod: Object, claims: dict[str, Object]) -> Iterator[_Device]:
+    namespace = objects.namespace_of(pod)
+    entries = dict(objects.pod_claim_names(pod))
+    special = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
+    if special:
+        entries["<extended>"] = special
+    for entry, name in entries.items():
+        allocation = ((claims.get(f"{namespace}/{name}") or {}).get("status") or {}).get("allocation") or {}
+        reserved = ((claims.get(f"{namespace}/{name}") or {}).get("status") or {}).get("reservedFor") or ()
+        if not any(consumer["uid"] == objects.uid_of(pod) for consumer in reserved):
+            continue
+        for result in (allocation.get("devices") or {}).get("results") or ():
+            yield _Device(
+                entry,
+                result["request"],
+                result["driver"],
+                result["pool"],
+                result["device"],
+                result.get("consumedCapacity") or {},
+            )
+
+
+def _assignable(held: list[_Device], places: list[dict[str, Any]]) -> bool:
+    """Whether every result can take an expected place of its own (augmenting paths)."""
+    taken: dict[int, int] = {}
+
+    def place(index: int, tried: set[int]) -> bool:
+        for slot, entry in enumerate(places):
+            if slot not in tried and _matches(held[index], entry):
+                tried.add(slot)
+                if slot not in taken or place(taken[slot], tried):
+                    taken[slot] = index
+                    return True
+        return False
+
+    return all(place(index, set()) for index in range(len(held)))
+
+
+def _matches(device: _Device, entry: dict[str, Any]) -> bool:
+    return (
+        device.claim == entry["claim"]
+        and device.request == entry["request"]
+        and device.driver == entry["driver"]
+        and device.pool in _listed(entry.get("pool") or device.pool)
+        and (not entry.get("device") or device.device in [str(name) for name in _listed(entry["device"])])
+        and all(device.capacity.get(name) == str(amount) for name, amount in (entry.get("capacity") or {}).items())
+    )
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _attribute(device: Object, name: str, driver: str) -> Any:
+    attributes = device.get("attributes") or {}
+    found = attributes.get(name)
+    if found is None and name.startswith(driver + "/"):
+        found = attributes.get(name.removeprefix(driver + "/"))
+    return None if found is None else next(iter(found.values()))
+
+
+def _text(details: Any) -> str:
+    return msgspec.json.encode(details).decode() if details is not None else ""
