@@ -264,7 +264,8 @@ class Cache:
         fresh = {_key(obj): obj for obj in objects}
         for key in [key for key in self._objects if key not in fresh]:
             self._remove(key, self._objects[key])
-        for key, obj in fresh.items():
+        # In the order of their last change, as a watch would have told it.
+        for key, obj in sorted(fresh.items(), key=lambda item: revision(meta(item[1], "resourceVersion"))):
             old = self._objects.get(key)
             if old is not None and meta(old, "uid") != meta(obj, "uid"):
                 self._remove(key, old)

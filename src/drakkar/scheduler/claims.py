@@ -1,0 +1,100 @@
+"""From a pod to its claims, and what stands in the way of using them (spec/scheduling.md 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drakkar.api.names import PODS_PER_NODE
+from drakkar.api.objects import annotations_of, controller_of, is_deleting, name_of, uid_of
+from drakkar.api.resource import v1 as resource
+from drakkar.api.tree import children
+from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.pods import MOST_CONSUMERS, PodView
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why the pod cannot be placed whatever the node; ``reason`` is a word of the corpus or ours."""
+
+    reason: str
+    message: str
+
+
+def claims_of(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim] | Obstacle:
+    """The claims of the pod in the order of its spec, each once, or what is missing."""
+    made = {entry["name"]: entry for entry in children(pod.obj, "status", "resourceClaimStatuses")}
+    found: dict[str, resource.ResourceClaim] = {}
+    for entry in children(pod.obj, "spec", "resourceClaims"):
+        name = entry.get("resourceClaimName")
+        template = entry.get("resourceClaimTemplateName")
+        if not name and not template:
+            return Obstacle("claim-missing", f"pod claim {entry['name']}: none of the supported fields are set")
+        if not name:
+            if entry["name"] not in made:
+                text = f"ResourceClaim not created yet for pod claim {entry['name']} (template {template})"
+                return Obstacle("claim-missing", text)
+            name = made[entry["name"]].get("resourceClaimName")
+            if not name:
+                continue
+        claim = cluster.claim(f"{pod.namespace}/{name}")
+        if claim is None:
+            return Obstacle("claim-missing", f"resourceclaim {name} not found in namespace {pod.namespace}")
+        if is_deleting(claim):
+            return Obstacle("claim-missing", f"resourceclaim {name} is being deleted")
+        if template:
+            owner = controller_of(claim)
+            if owner is None or owner.uid != pod.uid:
+                text = f"resourceclaim {name} was not made for this pod but has the name of its claim {entry['name']}"
+                return Obstacle("claim-missing", text)
+        found[uid_of(claim)] = claim
+    return [*found.values()]
+
+
+def reserved_for(claim: resource.ResourceClaim, pod: PodView) -> bool:
+    """Whether the claim is reserved for the pod."""
+    return any(entry.uid == pod.uid for entry in claim.status.reservedFor or ())
+
+
+def obstacle_of(cluster: Cluster, pod: PodView, claims: Sequence[resource.ResourceClaim]) -> Obstacle | None:
+    """What keeps the pod from using these claims on any node just now, broken devices apart."""
+    for claim in claims:
+        owner = cluster.in_flight.get(uid_of(claim))
+        if owner is not None and owner != pod.uid:
+            text = f"resource claim {name_of(claim)} is in the process of being allocated"
+            return Obstacle("in-use", text)
+        if len(claim.status.reservedFor or ()) >= MOST_CONSUMERS and not reserved_for(claim, pod):
+            text = f"resourceclaim {name_of(claim)} is reserved for {MOST_CONSUMERS} consumers, the most there can be"
+            return Obstacle("reserved-full", text)
+        text = annotations_of(claim).get(PODS_PER_NODE)
+        if text is not None and not (text.isdigit() and int(text) > 0):
+            text = f"resourceclaim {name_of(claim)}: annotation {PODS_PER_NODE}={text!r} is not a positive number"
+            return Obstacle("node-unfit", text)
+    return None
+
+
+def taint_on(cluster: Cluster, claim: resource.ResourceClaim) -> Obstacle | None:
+    """The untolerated taint on a device that the claim holds, if there is one."""
+    found = cluster.taints.blocking(claim.status.allocation) if claim.status.allocation else None
+    if found is None:
+        return None
+    device, taint = found
+    spelled = f"{taint.key}={taint.value}" if taint.value else taint.key
+    return Obstacle(
+        "tainted",
+        f"resourceclaim {name_of(claim)} holds device {device.device} (driver {device.driver}, pool {device.pool}) "
+        f"with the untolerated taint {spelled}:{taint.effect}; it takes no new pods until it is allocated anew",
+    )
+
+
+def releasable(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim) -> bool:
+    """Whether nobody loses anything when the claim's allocation is taken back for the sake of ``pod``.
+
+    Nobody uses a claim before a pod of it is bound, so reservations of unbound pods do not count.
+    """
+    if claim.status.allocation is None or uid_of(claim) in cluster.in_flight:
+        return False
+    waiting = {member.uid for member in cluster.members(claim) if not member.node} | {pod.uid}
+    if any(member.node for member in cluster.members(claim)):
+        return False
+    return all(entry.resource == "pods" and entry.uid in waiting for entry in claim.status.reservedFor or ())

@@ -1,0 +1,324 @@
+"""Everything a decision may look at, kept current object by object.
+
+`Cluster` is fed with API objects, by the scheduler from its caches, by others (explain, plan,
+tests) from wherever they have them. It books pods on nodes and allocations on devices,
+overlaid with what has been decided but not been seen back on the watch, so that no two
+decisions give away the same thing. It does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from drakkar.api.meta import Object
+from drakkar.api.names import PODS_PER_NODE
+from drakkar.api.objects import (
+    annotations_of,
+    is_deleting,
+    key_of,
+    name_of,
+    pod_is_done,
+    pod_node,
+    resource_version_of,
+    uid_of,
+)
+from drakkar.api.resource import v1 as resource
+from drakkar.inventory import Inventory
+from drakkar.scheduler.nodes import Node
+from drakkar.scheduler.pods import PodView, claim_keys
+from drakkar.scheduler.taints import DeviceId, DeviceTaints
+
+
+@dataclass(slots=True)
+class Member:
+    """A pod that uses some claim: ``node`` is where it is bound or assumed, empty before that."""
+
+    uid: str
+    node: str
+    deleting: bool
+
+
+def version(obj: Any) -> int:
+    """The resourceVersion as a number, 0 where there is none."""
+    text = resource_version_of(obj)
+    return int(text) if text.isdigit() else 0
+
+
+def device_ids(allocation: resource.AllocationResult | None) -> Iterator[DeviceId]:
+    """The devices that an allocation holds for itself: shares and administrator access do not."""
+    if allocation is not None:
+        for result in allocation.devices.results or ():
+            if not result.adminAccess and result.shareID is None:
+                yield DeviceId(result.driver, result.pool, result.device)
+
+
+class Cluster:
+    """Nodes, pods, claims and devices, with the decisions in flight laid over them."""
+
+    def __init__(self, inventory: Inventory | None = None):
+        self.inventory = inventory or Inventory()
+        self.taints = DeviceTaints()
+        self.nodes: dict[str, Node] = {}
+        self._order: list[str] | None = []
+        #: Pods that take room on a node, by uid: node and what they take.
+        self._placed: dict[str, tuple[str, PodView]] = {}
+        #: Pods on nodes that are not known (yet), by node and uid.
+        self._strays: dict[str, dict[str, PodView]] = {}
+        #: Pods whose place has been decided but not been seen back.
+        self._assumed: set[str] = set()
+        self._members: dict[str, dict[str, Member]] = {}
+        self._claims_of: dict[str, frozenset[str]] = {}
+        self._claims: dict[str, resource.ResourceClaim] = {}
+        #: Claim uid → uid of the pod whose decision allocates it just now.
+        self.in_flight: dict[str, str] = {}
+        #: Claim uid → revision of our own write, until the watch has it.
+        self._written: dict[str, int] = {}
+        #: Device → claim uid → how manieth allocation it was on the watch.
+        self._holders: dict[DeviceId, dict[str, int]] = {}
+        self._held: dict[str, frozenset[DeviceId]] = {}
+        self._sights = 0
+
+    # nodes
+
+    def set_node(self, obj: Object) -> bool:
+        """Takes over a Node; answers whether it may take pods that it did not take before."""
+        node = Node.of(obj)
+        old = self.nodes.get(node.name)
+        if old is None:
+            if self._order is not None:
+                self._order.append(node.name)
+            for view in self._strays.pop(node.name, {}).values():
+                node.place(view)
+        else:
+            if old.offers_same_as(node):
+                return False
+            node.used, node.pods = old.used, old.pods
+        self.nodes[node.name] = node
+        if old is None or old.labels != node.labels or old.declared_features != node.declared_features:
+            self.inventory.set_node(node.name, node.labels, node.declared_features)
+        return True
+
+    def remove_node(self, name: str) -> None:
+        """Forgets a Node; pods on it stay known."""
+        node = self.nodes.pop(name, None)
+        if node is not None:
+            self._order = None
+            if node.pods:
+                self._strays[name] = node.pods
+            self.inventory.remove_node(name)
+
+    def node_names(self) -> list[str]:
+        """All node names in order of arrival; do not change the list."""
+        if self._order is None:
+            self._order = [*self.nodes]
+        return self._order
+
+    # pods
+
+    def set_pod(self, pod: Object) -> bool:
+        """Takes over a Pod; answers whether it gave room back (it ended)."""
+        uid = uid_of(pod)
+        if pod_is_done(pod):
+            return self.remove_pod(uid)
+        node = pod_node(pod)
+        if node:
+            self._assumed.discard(uid)
+            placed = self._placed.get(uid)
+            if placed is None or placed[0] != node or placed[1].obj.get("spec") != pod.get("spec"):
+                self._displace(uid)
+                self._place(node, PodView.of(pod))
+        elif uid in self._assumed:
+            node = self._placed[uid][0]
+        self._enlist(uid, claim_keys(pod), node, is_deleting(pod))
+        return False
+
+    def remove_pod(self, uid: str) -> bool:
+        """Forgets a pod; answers whether it gave room back."""
+        self._assumed.discard(uid)
+        self._enlist(uid, frozenset(), "", False)
+        return self._displace(uid)
+
+    def _enlist(self, uid: str, keys: frozenset[str], node: str, deleting: bool) -> None:
+        for key in self._claims_of.get(uid, frozenset()) - keys:
+            members = self._members[key]
+            members.pop(uid, None)
+            if not members:
+                del self._members[key]
+        for key in keys:
+            self._members.setdefault(key, {})[uid] = Member(uid, node, deleting)
+        if keys:
+            self._claims_of[uid] = keys
+        else:
+            self._claims_of.pop(uid, None)
+
+    def _place(self, node: str, view: PodView) -> None:
+        self._placed[view.uid] = (node, view)
+        if node in self.nodes:
+            self.nodes[node].place(view)
+        else:
+            self._strays.setdefault(node, {})[view.uid] = view
+
+    def _displace(self, uid: str) -> bool:
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return False
+        if placed[0] in self.nodes:
+            self.nodes[placed[0]].displace(uid)
+        else:
+            self._strays[placed[0]].pop(uid)
+        return True
+
+    def node_of(self, uid: str) -> str:
+        """Where the pod is bound or assumed; empty when nowhere."""
+        placed = self._placed.get(uid)
+        return placed[0] if placed else ""
+
+    def members(self, claim: resource.ResourceClaim) -> Iterable[Member]:
+        """The pods that use the claim and have not ended."""
+        return self._members.get(key_of(claim), {}).values()
+
+    # devices
+
+    def set_slice(self, item: resource.ResourceSlice) -> None:
+        """Takes over a ResourceSlice."""
+        self.inventory.set_slice(item)
+        self.taints.set_slice(item)
+
+    def remove_slice(self, name: str) -> None:
+        """Forgets a ResourceSlice."""
+        self.inventory.remove_slice(name)
+        self.taints.remove_slice(name)
+
+    def set_class(self, item: resource.DeviceClass) -> None:
+        """Takes over a DeviceClass."""
+        self.inventory.set_class(item)
+
+    def remove_class(self, name: str) -> None:
+        """Forgets a DeviceClass."""
+        self.inventory.remove_class(name)
+
+    def set_taint_rule(self, rule: resource.DeviceTaintRule) -> None:
+        """Takes over a DeviceTaintRule."""
+        self.inventory.set_taint_rule(rule)
+        self.taints.set_rule(rule)
+
+    def remove_taint_rule(self, name: str) -> None:
+        """Forgets a DeviceTaintRule."""
+        self.inventory.remove_taint_rule(name)
+        self.taints.remove_rule(name)
+
+    # claims
+
+    def claim(self, key: str) -> resource.ResourceClaim | None:
+        """The newest known state of a claim, own writes included."""
+        return self._claims.get(key)
+
+    def set_claim(self, claim: resource.ResourceClaim) -> None:
+        """Takes over a claim as the watch shows it."""
+        key, uid = key_of(claim), uid_of(claim)
+        known = self._claims.get(key)
+        if known is not None and uid_of(known) != uid:
+            self.remove_claim(known)
+            known = None
+        if known is None or version(claim) >= version(known):
+            self._claims[key] = claim
+        self.inventory.set_claim(claim)
+        self._note_holders(uid, claim.status.allocation)
+        if uid in self._written and version(claim) >= self._written[uid]:
+            # The watch has what we wrote: from now on it alone says what is allocated.
+            del self._written[uid]
+            self.inventory.forget(uid)
+
+    def remove_claim(self, claim: resource.ResourceClaim) -> None:
+        """Forgets a claim that is gone."""
+        uid = uid_of(claim)
+        known = self._claims.get(key_of(claim))
+        if known is not None and uid_of(known) == uid:
+            del self._claims[key_of(claim)]
+        self.inventory.remove_claim(claim.metadata.namespace, name_of(claim))
+        self.inventory.forget(uid)
+        self.in_flight.pop(uid, None)
+        self._written.pop(uid, None)
+        self._note_holders(uid, None)
+
+    def note_written(self, claim: resource.ResourceClaim) -> None:
+        """Lays the answer to an own write over what the watch says, until that has caught up."""
+        known = self._claims.get(key_of(claim))
+        uid = uid_of(claim)
+        if known is None or uid_of(known) != uid:
+            return
+        if claim.status.allocation is None and known.status.allocation is not None:
+            # Not before the watch says so are the devices free in the inventory.
+            return
+        if version(claim) > version(known):
+            self._claims[key_of(claim)] = claim
+            if claim.status.allocation is not None:
+                self._written[uid] = version(claim)
+        elif claim.status.allocation is not None:
+            # The watch was faster than the answer.
+            self.inventory.forget(uid)
+
+    def _note_holders(self, uid: str, allocation: resource.AllocationResult | None) -> None:
+        held = {*device_ids(allocation)}
+        for device in self._held.pop(uid, frozenset()) - held:
+            holders = self._holders[device]
+            del holders[uid]
+            if not holders:
+                del self._holders[device]
+        for device in held:
+            holders = self._holders.setdefault(device, {})
+            if uid not in holders:
+                self._sights += 1
+                holders[uid] = self._sights
+        if held:
+            self._held[uid] = frozenset(held)
+
+    def held_before(self, claim: resource.ResourceClaim) -> str | None:
+        """Uid of another claim that held one of the claim's devices earlier on the watch, if any."""
+        uid = uid_of(claim)
+        for device in device_ids(claim.status.allocation):
+            holders = self._holders.get(device, {})
+            mine = holders.get(uid)
+            for other, sight in holders.items():
+                if other != uid and (mine is None or sight < mine):
+                    return other
+        return None
+
+    # decisions in flight
+
+    def assume(
+        self, pod: PodView, node: str, allocations: Iterable[tuple[resource.ResourceClaim, resource.AllocationResult]]
+    ) -> None:
+        """Books a decision before it is written."""
+        self._displace(pod.uid)
+        self._place(node, pod)
+        self._assumed.add(pod.uid)
+        for key in self._claims_of.get(pod.uid, frozenset()):
+            self._members[key][pod.uid].node = node
+        for claim, allocation in allocations:
+            self.in_flight[uid_of(claim)] = pod.uid
+            self.inventory.assume(uid_of(claim), allocation)
+
+    def settle(self, claim: resource.ResourceClaim) -> bool:
+        """The allocation of the claim has been written and is unchallenged; answers whether it was in flight."""
+        return self.in_flight.pop(uid_of(claim), None) is not None
+
+    def forget(self, pod: PodView) -> None:
+        """Takes back what :meth:`assume` booked and nobody wrote."""
+        if pod.uid in self._assumed:
+            self._assumed.discard(pod.uid)
+            self._displace(pod.uid)
+            for key in self._claims_of.get(pod.uid, frozenset()):
+                self._members[key][pod.uid].node = ""
+        for uid in [uid for uid, owner in self.in_flight.items() if owner == pod.uid]:
+            del self.in_flight[uid]
+            if uid not in self._written:
+                self.inventory.forget(uid)
+
+
+def pods_per_node(claim: resource.ResourceClaim) -> int | None:
+    """The claim's own limit of pods on one node (annotation ``drakkar.dev/pods-per-node``), if it has a usable one."""
+    text = annotations_of(claim).get(PODS_PER_NODE, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -1,0 +1,240 @@
+"""Writes a placement: claims first, the pod last.
+
+The Binding is the commit point: no node starts a pod whose claims are not allocated and
+reserved for it, and nothing before the Binding is noticed by anybody. So it is posted only
+when every allocation has come back on the watch and no other claim held one of its devices
+earlier; since a watch shows changes in the order in which they were made, all earlier writes
+have come back by then. Killed between any two writes, the next run finds claims that are
+allocated and a pod that is not bound, and continues from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError, DrakkarError
+from drakkar.api.kinds import POD, RESOURCECLAIM
+from drakkar.api.names import DELETE_PROTECTION
+from drakkar.api.objects import (
+    finalizers_of,
+    is_deleting,
+    key_of,
+    name_of,
+    namespace_of,
+    pod_node,
+    resource_version_of,
+    uid_of,
+)
+from drakkar.api.resource import v1 as resource
+from drakkar.client import Cache, Client, timestamp
+from drakkar.scheduler.claims import reserved_for
+from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.decide import Placement
+from drakkar.scheduler.pods import PodView, consumer, is_waiting
+
+logger = logging.getLogger(__name__)
+
+#: Attempts of one conditional write on newer and newer state.
+ATTEMPTS = 5
+#: Longest wait for an own write on the watch, in seconds (spec/groups.md 3.2).
+COME_BACK = 5.0
+
+
+class Lost(DrakkarError):
+    """The decision cannot be carried out any more; a new one is needed."""
+
+
+class Result(Enum):
+    """How a commit ended."""
+
+    BOUND = "bound"
+    #: Somebody else bound the pod, or it is gone: nothing left to decide.
+    GONE = "gone"
+
+
+class Committer:
+    """Carries out placements; one at a time per claim, any number of claims at a time."""
+
+    def __init__(
+        self,
+        client: Client,
+        cluster: Cluster,
+        claims: Cache,
+        clock: Clock,
+        *,
+        settled: Callable[[resource.ResourceClaim], None],
+    ):
+        self._client = client
+        self._cluster = cluster
+        self._claims = claims
+        self._clock = clock
+        #: Called when an allocation is known to stand, so that other pods may join it.
+        self._settled = settled
+        #: One writer per claim: pods that join together would only conflict with each other.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: Allocations taken back because another claim had been first.
+        self.foreign_conflicts = 0
+
+    async def commit(self, pod: PodView, placement: Placement) -> Result:
+        """Writes everything; raises Lost when a new decision is needed, ApiError and Unreachable as they come."""
+        written = [await self._allocate(pod, claim, allocation) for claim, allocation in placement.allocations]
+        for claim in placement.joined:
+            await self._reserve(pod, claim)
+        # Allocations of an earlier run, too, have to have won before the pod is bound.
+        for claim in (*written, *placement.joined, *placement.held):
+            await self._confirm(pod, claim)
+        return await self._bind(pod, placement.node)
+
+    # claims
+
+    async def _allocate(
+        self, pod: PodView, claim: resource.ResourceClaim, allocation: resource.AllocationResult
+    ) -> resource.ResourceClaim:
+        """One status update with the allocation and the reservation, on a claim that has the finalizer."""
+        body: dict[str, Any] = msgspec.to_builtins(allocation)
+        if any(result.bindingConditions for result in allocation.devices.results or ()):
+            body.setdefault("allocationTimestamp", timestamp(self._clock.time()))
+        for _ in range(ATTEMPTS):
+            if claim.status.allocation is not None:
+                if _same(claim.status.allocation, allocation):
+                    return await self._reserve(pod, claim)
+                raise Lost(f"resourceclaim {name_of(claim)} got allocated elsewhere in the meantime")
+            try:
+                if DELETE_PROTECTION not in finalizers_of(claim):
+                    finalizers = [*finalizers_of(claim), DELETE_PROTECTION]
+                    claim = await self._patch(claim, {"metadata": {"finalizers": finalizers}})
+                status = {"allocation": body, "reservedFor": _consumers(claim, pod)}
+                return await self._patch(claim, {"status": status}, "status")
+            except ApiError as error:
+                claim = await self._newer(claim, error)
+        raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be allocated")
+
+    async def _reserve(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
+        """Adds the pod to a claim whose allocation must stay what the decision saw."""
+        decided = claim.status.allocation
+        lock = self._locks.setdefault(uid_of(claim), asyncio.Lock())
+        async with lock:
+            claim = self._cluster.claim(key_of(claim)) or claim
+            for _ in range(ATTEMPTS):
+                if decided is None or not _same(claim.status.allocation, decided):
+                    raise Lost(f"the allocation of resourceclaim {name_of(claim)} changed in the meantime")
+                if reserved_for(claim, pod):
+                    return claim
+                try:
+                    return await self._patch(claim, {"status": {"reservedFor": _consumers(claim, pod)}}, "status")
+                except ApiError as error:
+                    claim = await self._newer(claim, error)
+        raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be reserved")
+
+    async def _newer(self, claim: resource.ResourceClaim, error: ApiError) -> resource.ResourceClaim:
+        """The state that a write conflicted with; other errors go on."""
+        if error.code != 409:
+            raise error
+        fresh: resource.ResourceClaim = await self._client.get(RESOURCECLAIM, name_of(claim), namespace_of(claim))
+        self._cluster.note_written(fresh)
+        if uid_of(fresh) != uid_of(claim) or is_deleting(fresh) or fresh.spec != claim.spec:
+            raise Lost(f"resourceclaim {name_of(claim)} was deleted or replaced in the meantime") from error
+        return fresh
+
+    async def _patch(
+        self, claim: resource.ResourceClaim, body: dict[str, Any], subresource: str | None = None
+    ) -> resource.ResourceClaim:
+        """A merge patch of exactly this state of the claim."""
+        metadata = {"uid": uid_of(claim), "resourceVersion": resource_version_of(claim), **body.get("metadata", {})}
+        fresh: resource.ResourceClaim = await self._client.patch(
+            RESOURCECLAIM, name_of(claim), namespace_of(claim), {**body, "metadata": metadata}, subresource=subresource
+        )
+        self._cluster.note_written(fresh)
+        return fresh
+
+    async def _confirm(self, pod: PodView, claim: resource.ResourceClaim) -> None:
+        """Waits until the allocation is seen on the watch, and sees to it that it was the first."""
+        if not await self._claims.reached(claim, COME_BACK):
+            raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
+        seen = self._claims.get(namespace_of(claim), name_of(claim))
+        if seen is None or uid_of(seen) != uid_of(claim) or not _same(seen.status.allocation, claim.status.allocation):
+            raise Lost(f"resourceclaim {name_of(claim)} lost its allocation in the meantime")
+        rival = self._cluster.held_before(seen)
+        if rival is not None:
+            self.foreign_conflicts += 1
+            logger.warning("claim %s: a device was held by claim %s before, taking it back", key_of(claim), rival)
+            if all(entry.uid == pod.uid for entry in seen.status.reservedFor or ()):
+                await self.release(seen)
+            raise Lost(f"a device of resourceclaim {name_of(claim)} had been given to another claim before")
+        if self._cluster.settle(claim):
+            self._settled(claim)
+
+    async def release(self, claim: resource.ResourceClaim) -> None:
+        """Takes the allocation of exactly this state of the claim back."""
+        await self._patch(claim, {"status": {"allocation": None, "reservedFor": None, "devices": None}}, "status")
+
+    # the pod
+
+    async def _bind(self, pod: PodView, node: str) -> Result:
+        obj = pod.obj
+        for attempt in (1, 2):
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {
+                    "name": pod.name,
+                    "namespace": pod.namespace,
+                    "uid": pod.uid,
+                    "resourceVersion": resource_version_of(obj),
+                },
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            }
+            try:
+                await self._client.create(POD, binding, subresource="binding")
+                return Result.BOUND
+            except ApiError as error:
+                if error.code == 404:
+                    return Result.GONE
+                if error.code != 409:
+                    raise
+                fresh = await self.pod_now(pod)
+                if fresh is None:
+                    return Result.GONE
+                if pod_node(fresh):
+                    return Result.BOUND if pod_node(fresh) == node else Result.GONE
+                if attempt == 2 or not is_waiting(fresh) or fresh.get("spec") != obj.get("spec"):
+                    raise Lost(f"pod {pod.key} changed while it was bound") from error
+                # Only its status or metadata changed: the decision still stands.
+                obj = fresh
+        raise AssertionError("unreachable")
+
+    async def pod_now(self, pod: PodView) -> dict[str, Any] | None:
+        try:
+            fresh = await self._client.get(POD, pod.name, pod.namespace)
+        except ApiError as error:
+            if error.code == 404:
+                return None
+            raise
+        return fresh if uid_of(fresh) == pod.uid else None
+
+
+def _consumers(claim: resource.ResourceClaim, pod: PodView) -> list[dict[str, Any]]:
+    present: list[dict[str, Any]] = msgspec.to_builtins(claim.status.reservedFor or [])
+    return present if reserved_for(claim, pod) else [*present, consumer(pod)]
+
+
+def _same(left: resource.AllocationResult | None, right: resource.AllocationResult | None) -> bool:
+    """Whether two allocations are equal; when they were made does not matter."""
+    if left is None or right is None:
+        return left is right
+    return _held(left) == _held(right) and left.nodeSelector == right.nodeSelector
+
+
+def _held(allocation: resource.AllocationResult) -> list[tuple[Any, ...]]:
+    return [
+        (result.request, result.driver, result.pool, result.device, result.shareID, result.adminAccess or False)
+        for result in allocation.devices.results or ()
+    ]

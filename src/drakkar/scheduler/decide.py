@@ -1,0 +1,304 @@
+"""The decision about one pod: pure, from the cluster as it is known to a placement or a reason.
+
+Nodes that the claims allow come from the allocator, in the order in which it prefers them;
+the other rules of a node are tried on these, and devices are chosen on the first node that
+passes. A pod of a claim that spans hosts is only placed where the claim's other waiting pods
+find room too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from drakkar import allocator
+from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
+from drakkar.api.meta import NodeSelector
+from drakkar.api.objects import name_of, uid_of
+from drakkar.api.resource import v1 as resource
+from drakkar.api.selectors import node_selector_matches
+from drakkar.scheduler.claims import Obstacle, claims_of, obstacle_of, releasable, reserved_for, taint_on
+from drakkar.scheduler.cluster import Cluster, pods_per_node
+from drakkar.scheduler.nodes import Node, free_share, preference, unfit
+from drakkar.scheduler.pods import PodView, claim_keys
+from drakkar.scheduler.queue import Cause
+
+#: How many nodes that pass the plain rules are compared before the best is taken.
+COMPARED = 64
+#: On how many of them devices are searched for, at most, before giving up for this time.
+SEARCHED = 512
+#: How many of the nodes that the allocator left out are looked at for the reason.
+EXPLAINED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The pod can run on ``node``, once ``allocations`` are written and the claims reserved for it."""
+
+    node: str
+    #: Claims that get their devices by this decision.
+    allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...] = ()
+    #: Claims that are allocated and not yet reserved for the pod.
+    joined: tuple[resource.ResourceClaim, ...] = ()
+    #: Claims that are allocated and reserved already.
+    held: tuple[resource.ResourceClaim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The pod cannot run now. ``message`` is what its condition says, ``reason`` the word for it."""
+
+    reason: str
+    message: str
+    #: The engine's reason, where devices were the matter.
+    details: Reason | None = None
+    #: What could change it.
+    causes: frozenset[Cause] = frozenset(Cause)
+    #: Keys of the claims that the pod waits for.
+    claims: frozenset[str] = frozenset()
+    #: A claim whose useless allocation is in the way and may be taken back.
+    release: resource.ResourceClaim | None = None
+    #: Not the cluster is too full, but something is wrong (a claim, a class, an expression).
+    error: bool = False
+
+
+Decision = Placement | Pending
+
+
+def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: int = 0) -> Decision:
+    """Finds a place for ``pod``. ``start`` rotates the order in which pods without devices try nodes."""
+    keys = claim_keys(pod.obj)
+    found = claims_of(cluster, pod)
+    if isinstance(found, Obstacle):
+        return _blocked(cluster, found, keys, frozenset({Cause.CLAIM}))
+    obstacle = obstacle_of(cluster, pod, found)
+    if obstacle is not None:
+        return _blocked(cluster, obstacle, keys, frozenset({Cause.CLAIM}))
+    return _Attempt(cluster, pod, found, keys, policy, start).decide()
+
+
+def _blocked(cluster: Cluster, obstacle: Obstacle, keys: frozenset[str], causes: frozenset[Cause]) -> Pending:
+    total = len(cluster.nodes)
+    message = f"0/{total} nodes are available: {obstacle.message}."
+    return Pending(obstacle.reason, message, causes=causes, claims=keys)
+
+
+class _Attempt:
+    """One run of `decide` after the pod's claims have been found."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pod: PodView,
+        claims: Sequence[resource.ResourceClaim],
+        keys: frozenset[str],
+        policy: str,
+        start: int,
+    ):
+        self.cluster = cluster
+        self.pod = pod
+        self.keys = keys
+        self.policy = policy
+        self.start = start
+        self.settled = [claim for claim in claims if claim.status.allocation is not None]
+        self.wanted = [claim for claim in claims if claim.status.allocation is None]
+        self.limited = [(claim, limit) for claim in claims if (limit := pods_per_node(claim)) is not None]
+        #: Text → how many nodes it keeps from the pod.
+        self.refusals: Counter[str] = Counter()
+        #: Allocated claims that kept a node out which was fit otherwise.
+        self.unavailable: dict[str, resource.ResourceClaim] = {}
+
+    def decide(self) -> Decision:
+        for claim in self.settled:
+            broken = taint_on(self.cluster, claim)
+            if broken is not None:
+                release = claim if releasable(self.cluster, self.pod, claim) else None
+                pending = _blocked(self.cluster, broken, self.keys, frozenset({Cause.CLAIM, Cause.DEVICE}))
+                return replace(pending, release=release)
+        if not self.wanted:
+            return self._without_search()
+        problem = allocator.prepare(self.cluster.inventory.snapshot(), self.wanted, policy=self.policy)
+        feasible = problem.feasible()
+        if feasible.refusal is not None or not feasible.nodes:
+            reason = feasible.refusal or allocator.explain(problem, ())
+            self.refusals[_device_text(reason)] += len(self.cluster.nodes)
+            return self._pending(reason)
+        return self._search(problem, feasible.nodes)
+
+    # pods that need no new devices
+
+    def _without_search(self) -> Decision:
+        names = self._hosts_of_claims()
+        if names is None:
+            order = self.cluster.node_names()
+            start = self.start % len(order) if order else 0
+            names = [*islice(order, start, None), *islice(order, start)]
+        fits = [*islice(self._fit(names), COMPARED)]
+        if not fits:
+            return self._pending(None)
+        best = max(fits, key=lambda node: (preference(self.pod, node), free_share(self.pod, node)))
+        return self._placement(best.name, ())
+
+    def _hosts_of_claims(self) -> list[str] | None:
+        """The few nodes that an allocated claim names; None when none names any."""
+        for claim in self.settled:
+            allocation = claim.status.allocation
+            named = _named_hosts(allocation.nodeSelector) if allocation else None
+            if named is not None:
+                others = len(self.cluster.nodes) - sum(name in self.cluster.nodes for name in named)
+                if others:
+                    self._note_unavailable(claim, others)
+                return named
+        return None
+
+    # pods that need devices
+
+    def _search(self, problem: Problem, names: Sequence[str]) -> Decision:
+        fits = self._fit(names)
+        compared = [*islice(fits, COMPARED)]
+        if any(preference(self.pod, node) for node in compared):
+            # Stable: among equally wished for nodes the allocator's order stands.
+            compared.sort(key=lambda node: -preference(self.pod, node))
+        refused: list[str] = []
+        details: Reason | None = None
+        for number, node in enumerate(chain(compared, fits)):
+            if number == SEARCHED:
+                self.refusals["node(s) were not searched in this attempt"] += 1
+                break
+            outcome = problem.solve(node.name)
+            if isinstance(outcome, Fits):
+                allocations = tuple(zip(self.wanted, outcome.allocations, strict=True))
+                cramped = self._cramped(allocations)
+                if cramped is None:
+                    return self._placement(node.name, allocations)
+                self.refusals[cramped] += 1
+            elif isinstance(outcome, Failed):
+                if not outcome.node_only:
+                    message = f"0/{len(self.cluster.nodes)} nodes are available: {outcome.message}."
+                    return Pending(outcome.error_class, message, claims=self.keys, error=True)
+                self.refusals[outcome.message] += 1
+            elif isinstance(outcome, GaveUp):
+                details = outcome.reason
+                self.refusals[_device_text(outcome.reason)] += 1
+            else:
+                refused.append(node.name)
+                details = details or outcome.reason
+        outside = len(self.cluster.nodes) - len(names)
+        if outside > 0 or refused:
+            inside = frozenset(names)
+            others = (name for name in self.cluster.node_names() if name not in inside)
+            excluded = allocator.explain(problem, [*refused, *islice(others, EXPLAINED)])
+            self.refusals[_device_text(excluded)] += outside + len(refused)
+        return self._pending(details)
+
+    def _cramped(self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]]) -> str | None:
+        """Why the claim's other waiting pods would not all find room next to these devices."""
+        limits = {uid_of(claim): limit for claim, limit in self.limited}
+        for claim, allocation in allocations:
+            limit = limits.get(uid_of(claim))
+            if limit is None or allocation.nodeSelector is None:
+                continue
+            waiting = sum(1 for member in self.cluster.members(claim) if not member.node and not member.deleting)
+            named = _named_hosts(allocation.nodeSelector)
+            room = 0
+            for name in self.cluster.node_names() if named is None else named:
+                node = self.cluster.nodes.get(name)
+                if (
+                    node is not None
+                    and node.ready
+                    and node_selector_matches(allocation.nodeSelector, node.labels, name)
+                    and unfit(self.pod, node) is None
+                ):
+                    room += limit
+                    if room >= waiting:
+                        break
+            if room < waiting:
+                return (
+                    f"node(s) whose devices reach hosts with room for only {room} of the {waiting} pods "
+                    f"of claim {name_of(claim)}"
+                )
+        return None
+
+    # nodes
+
+    def _fit(self, names: Iterable[str]) -> Iterator[Node]:
+        """The nodes that pass everything but devices; the others are counted."""
+        for name in names:
+            node = self.cluster.nodes.get(name)
+            if node is None:
+                continue
+            text = unfit(self.pod, node) or self._crowded(node)
+            if text is not None:
+                self.refusals[text] += 1
+                continue
+            blocking = self._claim_elsewhere(node)
+            if blocking is not None:
+                self._note_unavailable(blocking, 1)
+                continue
+            yield node
+
+    def _claim_elsewhere(self, node: Node) -> resource.ResourceClaim | None:
+        for claim in self.settled:
+            allocation = claim.status.allocation
+            if allocation is not None and not node_selector_matches(allocation.nodeSelector, node.labels, node.name):
+                return claim
+        return None
+
+    def _note_unavailable(self, claim: resource.ResourceClaim, nodes: int) -> None:
+        self.unavailable[uid_of(claim)] = claim
+        self.refusals[f"resourceclaim {name_of(claim)} not available on the node"] += nodes
+
+    def _crowded(self, node: Node) -> str | None:
+        """The limit of pods per node of one of the pod's claims, where the node has reached it."""
+        for claim, limit in self.limited:
+            here = sum(
+                1 for member in self.cluster.members(claim) if member.node == node.name and member.uid != self.pod.uid
+            )
+            if here >= limit:
+                return f"node(s) already had {here} pod(s) of claim {name_of(claim)}, which allows {limit} per node"
+        return None
+
+    # results
+
+    def _placement(
+        self, node: str, allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...]
+    ) -> Placement:
+        held = tuple(claim for claim in self.settled if reserved_for(claim, self.pod))
+        joined = tuple(claim for claim in self.settled if not reserved_for(claim, self.pod))
+        return Placement(node, allocations, joined, held)
+
+    def _pending(self, details: Reason | None) -> Pending:
+        total = len(self.cluster.nodes)
+        if total == 0:
+            return Pending("node-unfit", "no nodes available to schedule pods", claims=self.keys)
+        parts = sorted(f"{count} {text}" for text, count in self.refusals.items())
+        if details is not None:
+            word = details.reason
+        elif self.unavailable:
+            word = "claim-on-other-node"
+        else:
+            word = "node-unfit"
+        release = next((c for c in self.unavailable.values() if releasable(self.cluster, self.pod, c)), None)
+        message = f"0/{total} nodes are available: {', '.join(parts)}."
+        return Pending(word, message, details, claims=self.keys, release=release)
+
+
+def _device_text(reason: Reason) -> str:
+    return f"cannot allocate all claims ({reason.reason}: {reason.message.rstrip('.')})"
+
+
+def _named_hosts(selector: NodeSelector | None) -> list[str] | None:
+    """The node names that a selector lists in every term; None when some term chooses otherwise."""
+    if selector is None:
+        return None
+    names: dict[str, None] = {}
+    for term in selector.nodeSelectorTerms:
+        for requirement in term.matchFields or ():
+            if requirement.key == "metadata.name" and requirement.operator == "In":
+                names.update(dict.fromkeys(requirement.values or ()))
+                break
+        else:
+            return None
+    return [*names]

@@ -1,0 +1,209 @@
+"""Which pod is looked at next, and when one that did not fit is worth another look.
+
+A pod that did not fit is parked with the causes that could change its lot; it comes back
+when one of them occurs, but not faster than its back-off allows. Higher priority goes first,
+then the older pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from drakkar.api.clock import Clock
+
+#: First and longest back-off of a pod, in seconds; it doubles with every attempt.
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
+#: Parked pods are looked at again after this many seconds even if nothing seems to have happened.
+PATIENCE = 60.0
+
+
+class Cause(Enum):
+    """What can make a pod fit that did not."""
+
+    #: One of the pod's own claims changed.
+    CLAIM = "claim"
+    #: Devices were freed or published, or a class or a taint changed.
+    DEVICE = "device"
+    #: A node was added or changed.
+    NODE = "node"
+    #: A pod ended and gave its room back.
+    ROOM = "room"
+
+
+class _Place(Enum):
+    ACTIVE = 1
+    DELAYED = 2
+    PARKED = 3
+    OUT = 4
+
+
+@dataclass(slots=True)
+class _Entry:
+    uid: str
+    order: tuple[int, str, int]
+    place: _Place = _Place.ACTIVE
+    #: Raised with every move, so that stale heap items are recognised.
+    stamp: int = 0
+    attempts: int = 0
+    not_before: float = 0.0
+    parked_at: float = 0.0
+    causes: frozenset[Cause] = frozenset()
+    claims: frozenset[str] = frozenset()
+    woken: bool = field(default=False)
+
+
+class SchedulingQueue:
+    """Pods waiting for a decision, by uid."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._active: list[tuple[tuple[int, str, int], int, str]] = []
+        self._delayed: list[tuple[float, int, str]] = []
+        self._parked: dict[str, None] = {}
+        self._by_claim: dict[str, dict[str, None]] = {}
+        self._count = 0
+        self._some = asyncio.Event()
+        self._timer = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._entries
+
+    @property
+    def parked(self) -> int:
+        """How many pods wait for something to happen."""
+        return len(self._parked)
+
+    def add(self, uid: str, priority: int, created: str) -> None:
+        """A pod that is new here, or has changed itself: looked at as soon as its back-off allows."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            self._count += 1
+            entry = self._entries[uid] = _Entry(uid, (-priority, created, self._count))
+            self._activate(entry)
+        elif entry.place is _Place.OUT:
+            entry.woken = True
+        elif entry.place is _Place.PARKED:
+            self._wake(entry)
+
+    def remove(self, uid: str) -> None:
+        """The pod needs no decision any more."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            self._leave(entry)
+
+    async def take(self) -> str:
+        """The next pod; it comes back by `park` or `retry`, or leaves by `remove`."""
+        while True:
+            while self._active:
+                _, stamp, uid = heapq.heappop(self._active)
+                entry = self._entries.get(uid)
+                if entry is not None and entry.place is _Place.ACTIVE and entry.stamp == stamp:
+                    entry.place = _Place.OUT
+                    entry.woken = False
+                    return uid
+            self._some.clear()
+            await self._some.wait()
+
+    def park(self, uid: str, causes: Iterable[Cause], claims: Iterable[str] = ()) -> None:
+        """The pod did not fit; ``claims`` are the keys of its own claims."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            return
+        self._tired(entry)
+        if entry.woken:
+            self._delay(entry)
+            return
+        entry.place = _Place.PARKED
+        entry.parked_at = self._clock.monotonic()
+        entry.causes = frozenset(causes)
+        entry.claims = frozenset(claims)
+        self._parked[uid] = None
+        for key in entry.claims:
+            self._by_claim.setdefault(key, {})[uid] = None
+
+    def retry(self, uid: str) -> None:
+        """Something went wrong on the way: the pod is looked at again after its back-off."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            self._tired(entry)
+            self._delay(entry)
+
+    def again(self, uid: str) -> None:
+        """Looks at a parked pod again as soon as its back-off allows."""
+        entry = self._entries.get(uid)
+        if entry is not None and entry.place is _Place.PARKED:
+            self._wake(entry)
+
+    def happened(self, cause: Cause, claim: str | None = None) -> None:
+        """Wakes the parked pods that wait for ``cause``; for CLAIM those that use ``claim``."""
+        waiting = self._parked if claim is None else self._by_claim.get(claim)
+        for uid in [*waiting] if waiting else ():
+            entry = self._entries[uid]
+            if cause in entry.causes:
+                self._wake(entry)
+
+    async def run_timers(self) -> None:
+        """Brings delayed pods back when their time comes, until cancelled."""
+        while True:
+            self._timer.clear()
+            now = self._clock.monotonic()
+            while self._delayed and self._delayed[0][0] <= now:
+                _, stamp, uid = heapq.heappop(self._delayed)
+                entry = self._entries.get(uid)
+                if entry is not None and entry.place is _Place.DELAYED and entry.stamp == stamp:
+                    self._activate(entry)
+            for uid in [*self._parked]:
+                entry = self._entries[uid]
+                if now - entry.parked_at < PATIENCE:
+                    break
+                self._wake(entry)
+            pause = min(self._delayed[0][0] - now, PATIENCE / 4) if self._delayed else PATIENCE / 4
+            sleep = asyncio.create_task(self._clock.sleep(pause), name="queue-timer")
+            changed = asyncio.create_task(self._timer.wait(), name="queue-changed")
+            try:
+                await asyncio.wait((sleep, changed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleep.cancel()
+                changed.cancel()
+
+    def _tired(self, entry: _Entry) -> None:
+        entry.attempts += 1
+        pause = min(FIRST_BACKOFF * 2 ** min(entry.attempts - 1, 20), LONGEST_BACKOFF)
+        entry.not_before = self._clock.monotonic() + pause
+
+    def _leave(self, entry: _Entry) -> None:
+        entry.stamp += 1
+        if entry.place is _Place.PARKED:
+            self._parked.pop(entry.uid, None)
+            for key in entry.claims:
+                users = self._by_claim[key]
+                users.pop(entry.uid, None)
+                if not users:
+                    del self._by_claim[key]
+
+    def _wake(self, entry: _Entry) -> None:
+        self._leave(entry)
+        if entry.not_before <= self._clock.monotonic():
+            self._activate(entry)
+        else:
+            self._delay(entry)
+
+    def _activate(self, entry: _Entry) -> None:
+        entry.stamp += 1
+        entry.place = _Place.ACTIVE
+        heapq.heappush(self._active, (entry.order, entry.stamp, entry.uid))
+        self._some.set()
+
+    def _delay(self, entry: _Entry) -> None:
+        entry.stamp += 1
+        entry.place = _Place.DELAYED
+        heapq.heappush(self._delayed, (entry.not_before, entry.stamp, entry.uid))
+        self._timer.set()

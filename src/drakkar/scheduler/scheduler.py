@@ -1,0 +1,305 @@
+"""The loop around the decision: from watch events to decisions, from decisions to writes.
+
+Decisions are made one after the other on the state known here; their writes run beside each
+other. What has been decided counts at once, through `Cluster.assume`, so the next decision
+does not wait for the API. All state is rebuilt from the API after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError
+from drakkar.api.kinds import DEVICECLASS, DEVICETAINTRULE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.meta import Object
+from drakkar.api.names import DEFAULT_SCHEDULER, POD_SCHEDULED, REASON_SCHEDULER_ERROR, REASON_UNSCHEDULABLE
+from drakkar.api.objects import condition, key_of, name_of, resource_version_of, uid_of
+from drakkar.api.resource import v1 as resource
+from drakkar.api.tree import at
+from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
+from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.commit import Committer, Lost, Result
+from drakkar.scheduler.decide import Pending, Placement, decide
+from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
+from drakkar.scheduler.queue import Cause, SchedulingQueue
+
+logger = logging.getLogger(__name__)
+
+#: Placements that are written at the same time, at most.
+WRITERS = 64
+
+
+class Scheduler:
+    """Gives pods their nodes and claims their devices.
+
+    ``scheduler_names`` are the values of ``spec.schedulerName`` that are ours; None means every
+    pod. ``caches`` may be shared with other parts of the process.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        scheduler_names: set[str] | None = None,
+        policy: str = "drakkar",
+        caches: Caches | None = None,
+    ):
+        self.cluster = Cluster()
+        self.queue = SchedulingQueue(clock)
+        self.ready = asyncio.Event()
+        #: Plain counters; seconds are sums over decisions.
+        self.metrics: dict[str, float] = dict.fromkeys(
+            ("decisions", "decision_seconds", "scheduled", "unschedulable", "errors", "lost", "released"), 0
+        )
+        self._client = client
+        self._clock = clock
+        self._names = scheduler_names
+        self._policy = policy
+        self._own_caches = caches is None
+        self._caches = caches or Caches(client)
+        self._recorder = EventRecorder(client, clock, "drakkar-scheduler")
+        self._pods = self._caches.of(POD)
+        self._claims = self._caches.of(RESOURCECLAIM)
+        self._committer = Committer(client, self.cluster, self._claims, clock, settled=self._on_settled)
+        self._writers = asyncio.Semaphore(WRITERS)
+        self._start = 0
+
+    async def run(self) -> None:
+        """Schedules until cancelled."""
+        self._subscribe()
+        await self._caches.start()
+        try:
+            await self._caches.synced()
+            self.ready.set()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.queue.run_timers(), name="scheduling-queue")
+                group.create_task(self._decide_all(group), name="scheduling")
+        finally:
+            if self._own_caches:
+                await self._caches.stop()
+
+    def is_ours(self, pod: Object) -> bool:
+        """Whether this scheduler decides about the pod."""
+        name = at(pod, "spec", "schedulerName") or DEFAULT_SCHEDULER
+        return self._names is None or name in self._names
+
+    # from events to state
+
+    def _subscribe(self) -> None:
+        subscriptions: dict[Any, Callable[[str, Any, Any], None]] = {
+            NODE: self._on_node,
+            DEVICECLASS: self._on_class,
+            RESOURCESLICE: self._on_slice,
+            DEVICETAINTRULE: self._on_rule,
+        }
+        for kind, handler in subscriptions.items():
+            self._caches.of(kind).subscribe(handler)
+        self._claims.subscribe(self._on_claim)
+        self._pods.subscribe(self._on_pod)
+
+    def _on_node(self, event: str, _: Object | None, node: Object) -> None:
+        if event == "DELETED":
+            self.cluster.remove_node(name_of(node))
+        elif self.cluster.set_node(node):
+            self.queue.happened(Cause.NODE)
+
+    def _on_class(self, event: str, _: Any, item: resource.DeviceClass) -> None:
+        if event == "DELETED":
+            self.cluster.remove_class(item.metadata.name)
+        else:
+            self.cluster.set_class(item)
+            self.queue.happened(Cause.DEVICE)
+
+    def _on_slice(self, event: str, _: Any, item: resource.ResourceSlice) -> None:
+        if event == "DELETED":
+            # Devices only disappear here: that makes nobody fit.
+            self.cluster.remove_slice(item.metadata.name)
+        else:
+            self.cluster.set_slice(item)
+            self.queue.happened(Cause.DEVICE)
+
+    def _on_rule(self, event: str, _: Any, item: resource.DeviceTaintRule) -> None:
+        if event == "DELETED":
+            self.cluster.remove_taint_rule(item.metadata.name)
+        else:
+            self.cluster.set_taint_rule(item)
+        self.queue.happened(Cause.DEVICE)
+
+    def _on_claim(self, event: str, old: resource.ResourceClaim | None, claim: resource.ResourceClaim) -> None:
+        held = old is not None and old.status.allocation is not None
+        if event == "DELETED":
+            self.cluster.remove_claim(claim)
+        else:
+            self.cluster.set_claim(claim)
+        if held and (event == "DELETED" or claim.status.allocation is None):
+            self.queue.happened(Cause.DEVICE)
+        if old is None or event == "DELETED" or old.status != claim.status or old.spec != claim.spec:
+            self.queue.happened(Cause.CLAIM, key_of(claim))
+
+    def _on_pod(self, event: str, old: Object | None, pod: Object) -> None:
+        uid = uid_of(pod)
+        was = self.cluster.node_of(uid)
+        gave_back = self.cluster.remove_pod(uid) if event == "DELETED" else self.cluster.set_pod(pod)
+        if event == "DELETED" or not is_waiting(pod) or not self.is_ours(pod):
+            self.queue.remove(uid)
+        elif self.cluster.node_of(uid):
+            # Decided already; what comes in here is older than our Binding, or the binding is still on its way.
+            pass
+        elif old is None or not is_waiting(old) or _matters(old) != _matters(pod) or uid not in self.queue:
+            created: str = at(pod, "metadata", "creationTimestamp") or ""
+            self.queue.add(uid, PodView.of(pod).priority, created)
+        if gave_back and was:
+            self._room_returned(pod)
+
+    def _on_settled(self, claim: resource.ResourceClaim) -> None:
+        # The watch told of the allocation before it was confirmed; only now others may join.
+        self.queue.happened(Cause.CLAIM, key_of(claim))
+
+    def _room_returned(self, pod: Object) -> None:
+        self.queue.happened(Cause.ROOM)
+        # Limits per claim and node count pods that have not ended.
+        for key in claim_keys(pod):
+            self.queue.happened(Cause.CLAIM, key)
+
+    # from state to decisions
+
+    async def _decide_all(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            uid = await self.queue.take()
+            obj = self._pods.uid(uid)
+            if obj is None or not is_waiting(obj) or self.cluster.node_of(uid):
+                self.queue.remove(uid)
+                continue
+            pod = PodView.of(obj)
+            decision = self._decide(pod)
+            if decision is None:
+                self.queue.retry(uid)
+            elif isinstance(decision, Placement):
+                self.cluster.assume(pod, decision.node, decision.allocations)
+                await self._writers.acquire()
+                group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
+            else:
+                if decision.error:
+                    self.queue.retry(uid)
+                else:
+                    self.queue.park(uid, decision.causes, decision.claims)
+                await self._writers.acquire()
+                group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
+            # Watches have to be read between decisions.
+            await asyncio.sleep(0)
+
+    def _decide(self, pod: PodView) -> Placement | Pending | None:
+        started = self._clock.monotonic()
+        try:
+            decision = decide(self.cluster, pod, policy=self._policy, start=self._start)
+        except Exception:
+            # A fault in one decision must not stop all others.
+            logger.exception("deciding about pod %s failed", pod.key)
+            self.metrics["errors"] += 1
+            return None
+        self._start += 1
+        self.metrics["decisions"] += 1
+        self.metrics["decision_seconds"] += self._clock.monotonic() - started
+        return decision
+
+    # from decisions to writes
+
+    async def _carry_out(self, pod: PodView, placement: Placement) -> None:
+        try:
+            result = await self._committer.commit(pod, placement)
+        except (Lost, ApiError, Unreachable) as error:
+            self._give_up(pod, error)
+        except Exception as error:
+            logger.exception("binding pod %s failed", pod.key)
+            self._give_up(pod, error)
+        else:
+            if result is Result.GONE:
+                self.cluster.forget(pod)
+                self.queue.remove(pod.uid)
+                return
+            self.queue.remove(pod.uid)
+            self.metrics["scheduled"] += 1
+            text = f"Successfully assigned {pod.key} to {placement.node}"
+            await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
+        finally:
+            self._writers.release()
+
+    def _give_up(self, pod: PodView, error: Exception) -> None:
+        logger.info("pod %s was not bound: %s", pod.key, error)
+        self.metrics["lost"] += 1
+        self.cluster.forget(pod)
+        self.queue.retry(pod.uid)
+        # What the decision had booked is free again for others.
+        self._room_returned(pod.obj)
+        self.queue.happened(Cause.DEVICE)
+
+    async def _report(self, pod: PodView, pending: Pending) -> None:
+        self.metrics["errors" if pending.error else "unschedulable"] += 1
+        try:
+            if pending.release is not None:
+                await self._release(pod, pending.release)
+            if await self._write_condition(pod, pending):
+                await self._recorder.record(POD, pod.obj, "Warning", "FailedScheduling", pending.message)
+        except (ApiError, Unreachable) as error:
+            logger.info("pod %s: why it waits was not written: %s", pod.key, error)
+            self.queue.again(pod.uid)
+        except Exception:
+            logger.exception("reporting about pod %s failed", pod.key)
+        finally:
+            self._writers.release()
+
+    async def _write_condition(self, pod: PodView, pending: Pending) -> bool:
+        """Says in the pod's status why it waits; False when that is known, or the pod is no longer waiting."""
+        reason = REASON_SCHEDULER_ERROR if pending.error else REASON_UNSCHEDULABLE
+        obj: Object | None = pod.obj
+        while obj is not None and is_waiting(obj):
+            before = condition(obj, POD_SCHEDULED) or {}
+            if (before.get("reason"), before.get("message")) == (reason, pending.message):
+                return False
+            since = before.get("lastTransitionTime") if before.get("status") == "False" else None
+            new = {
+                "type": POD_SCHEDULED,
+                "status": "False",
+                "reason": reason,
+                "message": pending.message,
+                "lastTransitionTime": since or timestamp(self._clock.time()),
+            }
+            # Conditional, because a pod that has been bound meanwhile must not be told that it waits.
+            metadata = {"uid": pod.uid, "resourceVersion": resource_version_of(obj)}
+            body = {"metadata": metadata, "status": {"conditions": [new]}}
+            try:
+                await self._client.patch(POD, pod.name, pod.namespace, body, "strategic", "status")
+                return True
+            except ApiError as error:
+                if error.code != 409:
+                    raise
+                obj = await self._committer.pod_now(pod)
+        return False
+
+    async def _release(self, pod: PodView, claim: resource.ResourceClaim) -> None:
+        try:
+            await self._committer.release(claim)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            # It changed or went away: that wakes the pod, and the next decision sees why.
+            return
+        self.metrics["released"] += 1
+        text = f"deallocation of ResourceClaim {name_of(claim)} completed"
+        await self._recorder.record(POD, pod.obj, "Normal", "ClaimReleased", text)
+
+
+def _matters(pod: Object) -> tuple[Any, ...]:
+    """The parts of a pod whose change can make it fit."""
+    status = pod.get("status") or {}
+    return (
+        pod.get("spec"),
+        at(pod, "metadata", "labels"),
+        status.get("resourceClaimStatuses"),
+        status.get("extendedResourceClaimStatus"),
+    )
