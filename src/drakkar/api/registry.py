@@ -19,13 +19,20 @@ errors are spelled as the client knows them.
 from __future__ import annotations
 
 from drakkar.api.resource import defaults as resource_defaults
+from drakkar.api.resource import strategy as resource_strategy
+from drakkar.api.resource import v1 as resource
+from drakkar.api.resource import validation as resource_validation
 from drakkar.api.rules import Defaults, Strategy, Validate, ValidationContext
 
 __all__ = ["Defaults", "Strategy", "Validate", "ValidationContext", "defaults_for", "strategy_for", "validator_for"]
 
 _DEFAULTS: dict[tuple[str, str], Defaults] = {**resource_defaults.DEFAULTS}
-_STRATEGIES: dict[tuple[str, str], Strategy] = {}
-_VALIDATORS: dict[tuple[str, str], Validate] = {}
+_STRATEGIES: dict[tuple[str, str], Strategy] = {
+    (resource.GROUP, kind): strategy for kind, strategy in resource_strategy.STRATEGIES.items()
+}
+_VALIDATORS: dict[tuple[str, str], Validate] = {
+    (resource.GROUP, kind): validate for kind, validate in resource_validation.VALIDATORS.items()
+}
 
 
 def defaults_for(kind: str, version: str) -> Defaults | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from drakkar.api.meta import Object
 from drakkar.api.rules import Defaults
-from drakkar.api.tree import child, children
+from drakkar.api.tree import children
 
 POOL_STATUS_LIMIT = 100
 
@@ -24,26 +24,39 @@ def apply_defaults(version: str, kind: str, obj: Object) -> None:
         found(obj)
 
 
+# Members that upstream's types hold by value are always on the wire, be they empty.
+
+
+def _ensure(holder: Object, field: str) -> Object:
+    if holder.get(field) is None:
+        holder[field] = {}
+    return holder[field]
+
+
 def _claim(obj: Object) -> None:
-    _claim_spec(child(obj, "spec"))
-    _allocation(obj)
+    _claim_spec(_ensure(obj, "spec"))
+    _claim_status(obj)
 
 
 def _claim_v1beta1(obj: Object) -> None:
-    _claim_spec_v1beta1(child(obj, "spec"))
-    _allocation(obj)
+    _claim_spec_v1beta1(_ensure(obj, "spec"))
+    _claim_status(obj)
 
 
 def _template(obj: Object) -> None:
-    _claim_spec(child(obj, "spec", "spec"))
+    spec = _ensure(obj, "spec")
+    _ensure(spec, "metadata")
+    _claim_spec(_ensure(spec, "spec"))
 
 
 def _template_v1beta1(obj: Object) -> None:
-    _claim_spec_v1beta1(child(obj, "spec", "spec"))
+    spec = _ensure(obj, "spec")
+    _ensure(spec, "metadata")
+    _claim_spec_v1beta1(_ensure(spec, "spec"))
 
 
 def _claim_spec(spec: Object) -> None:
-    for request in children(spec, "devices", "requests"):
+    for request in children(_ensure(spec, "devices"), "requests"):
         if request.get("exactly") is not None:
             _request(request["exactly"])
         for alternative in children(request, "firstAvailable"):
@@ -51,7 +64,7 @@ def _claim_spec(spec: Object) -> None:
 
 
 def _claim_spec_v1beta1(spec: Object) -> None:
-    for request in children(spec, "devices", "requests"):
+    for request in children(_ensure(spec, "devices"), "requests"):
         if request.get("deviceClassName"):
             _request(request)
         else:
@@ -74,9 +87,24 @@ def _tolerations(holder: Object) -> None:
             toleration["operator"] = "Equal"
 
 
-def _allocation(claim: Object) -> None:
-    for result in children(claim, "status", "allocation", "devices", "results"):
-        _tolerations(result)
+def _claim_status(claim: Object) -> None:
+    allocation = _ensure(claim, "status").get("allocation")
+    if allocation is not None:
+        for result in children(_ensure(allocation, "devices"), "results"):
+            _tolerations(result)
+
+
+def _class(obj: Object) -> None:
+    _ensure(obj, "spec")
+
+
+def _taint_rule(obj: Object) -> None:
+    _ensure(obj, "status")
+
+
+def _slice_v1beta1(obj: Object) -> None:
+    for device in children(obj, "spec", "devices"):
+        _ensure(device, "basic")
 
 
 def _pool_status_request(obj: Object) -> None:
@@ -92,6 +120,9 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
     ("ResourceClaimTemplate", "v1"): _template,
     ("ResourceClaimTemplate", "v1beta2"): _template,
     ("ResourceClaimTemplate", "v1beta1"): _template_v1beta1,
+    ("ResourceSlice", "v1beta1"): _slice_v1beta1,
+    **{("DeviceClass", version): _class for version in ("v1", "v1beta2", "v1beta1")},
+    **{("DeviceTaintRule", version): _taint_rule for version in ("v1", "v1beta2", "v1alpha3")},
     ("ResourcePoolStatusRequest", "v1alpha3"): _pool_status_request,
 }
 """(kind, version) → what fills in its defaults."""
