@@ -1,0 +1,116 @@
+"""The Node object of a hollow node, and what its status says: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drakkar.api.kinds import LEASE, NODE
+from drakkar.api.meta import Object
+from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_LEASE_NAMESPACE, NODE_READY
+from drakkar.api.objects import annotations_of, condition, labels_of, name_of, owner_reference
+from drakkar.api.tree import at, child
+from drakkar.client.clock import timestamp
+from drakkar.client.writes import Patch, Write
+from drakkar.version import __version__
+
+FAILED, SLOW = "failed", "slow"
+
+_PRESSURES = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+
+
+def fault_of(node: Object) -> str:
+    """The fault that the Node's annotation asks for; empty for none."""
+    return annotations_of(node).get(HOLLOW) or ""
+
+
+def addresses(index: int) -> tuple[str, str]:
+    """Address of the node with that number, and the first three bytes of its pods' addresses."""
+    high, low = divmod(index, 256)
+    return f"172.{16 + high // 256 % 16}.{high % 256}.{low}", f"10.{high % 256}.{low}"
+
+
+def registration(manifest: Object) -> Object:
+    """The Node to create."""
+    metadata = dict(child(manifest, "metadata"))
+    metadata["labels"] = wanted_labels(manifest)
+    spec = dict(child(manifest, "spec"))
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
+
+
+def wanted_labels(manifest: Object) -> dict[str, str]:
+    """Labels of the manifest and those that every node gives itself."""
+    return {LABEL_HOSTNAME: name_of(manifest), LABEL_OS: "linux", LABEL_ARCH: "amd64"} | labels_of(manifest)
+
+
+def label_writes(node: Object, manifest: Object) -> list[Write]:
+    """A patch when labels that the node gives itself are missing or differ."""
+    have = labels_of(node)
+    missing = {key: value for key, value in wanted_labels(manifest).items() if have.get(key) != value}
+    return [Patch(NODE, "", name_of(node), {"metadata": {"labels": missing}})] if missing else []
+
+
+def is_ready(node: Object) -> bool:
+    """Whether the Node says that it is Ready."""
+    return at(condition(node, NODE_READY), "status") == "True"
+
+
+def ready_write(node: Object, manifest: Object, index: int, now: float) -> Patch:
+    """The patch that makes the node Ready and tells its capacity and addresses."""
+    stamp = timestamp(now)
+    ready = (NODE_READY, "True", "KubeletReady", "hollow node is posting ready status")
+    entries = [ready, *((kind, "False", reason, message) for kind, reason, message in _PRESSURES)]
+    address, _ = addresses(index)
+    capacity = dict(child(manifest, "status", "capacity"))
+    status = {
+        "capacity": capacity,
+        "allocatable": dict(child(manifest, "status", "allocatable")) or capacity,
+        "conditions": [
+            _condition(node, kind, state, reason, message, stamp) for kind, state, reason, message in entries
+        ],
+        "addresses": [
+            {"type": "InternalIP", "address": address},
+            {"type": "Hostname", "address": name_of(node)},
+        ],
+        "nodeInfo": _info(node),
+    }
+    return Patch(NODE, "", name_of(node), {"status": status}, type="strategic", subresource="status")
+
+
+def lease(node_name: str, node: Object | None, duration: float, now: float) -> Object:
+    """The Lease that keeps the node alive, owned by its Node."""
+    metadata: Object = {"name": node_name, "namespace": NODE_LEASE_NAMESPACE}
+    if node is not None:
+        metadata["ownerReferences"] = [owner_reference(NODE, node, controller=False, block=False)]
+    seconds = max(1, round(duration))
+    spec = {"holderIdentity": node_name, "leaseDurationSeconds": seconds, "renewTime": timestamp(now, micro=True)}
+    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+
+
+def _condition(node: Object, kind: str, status: str, reason: str, message: str, stamp: str) -> Object:
+    old = condition(node, kind)
+    changed = stamp
+    if old is not None and old.get("status") == status and old.get("lastTransitionTime"):
+        changed = old["lastTransitionTime"]
+    entry = {"type": kind, "status": status, "reason": reason, "message": message}
+    return entry | {"lastHeartbeatTime": stamp, "lastTransitionTime": changed}
+
+
+def _info(node: Object) -> dict[str, Any]:
+    version = f"v1.37.0-drakkar.{__version__}"
+    labels = labels_of(node)
+    return {
+        "machineID": name_of(node),
+        "systemUUID": name_of(node),
+        "bootID": name_of(node),
+        "kernelVersion": "hollow",
+        "osImage": "hollow",
+        "containerRuntimeVersion": f"hollow://{__version__}",
+        "kubeletVersion": version,
+        "kubeProxyVersion": "",
+        "operatingSystem": labels.get(LABEL_OS, "linux"),
+        "architecture": labels.get(LABEL_ARCH, "amd64"),
+    }
