@@ -87,9 +87,7 @@ class Claims:
         self._queue = queue
         pod_indexes = {BY_TEMPLATE: _template_index, BY_CLAIM: _claim_index, BY_GROUP: group_index}
         self._pods = caches.of(POD, indexes=pod_indexes)
-        self._claims = caches.of(
-            RESOURCECLAIM, indexes={BY_CONSUMER: _consumer_index, BY_CONTROLLER: controller_index}
-        )
+        self._claims = caches.of(RESOURCECLAIM, indexes={BY_CONSUMER: _consumer_index, BY_CONTROLLER: controller_index})
         self._templates = caches.of(RESOURCECLAIMTEMPLATE)
         self._groups = caches.of(POD_GROUP, indexes={BY_TEMPLATE: _template_index}) if self._pod_groups else None
         self._pods.subscribe(self._pod_changed)
@@ -222,8 +220,11 @@ class Claims:
             if not template:
                 continue
             label = entry["name"]
-            if self._groups is not None and kind is POD and group_of(owner) and (
-                group is None or matching_group_claim(group, entry) is not None
+            if (
+                self._groups is not None
+                and kind is POD
+                and group_of(owner)
+                and (group is None or matching_group_claim(group, entry) is not None)
             ):
                 shared = None if group is None else matching_group_claim(group, entry)
                 if shared:
@@ -273,7 +274,9 @@ class Claims:
         if template is None:
             return _refusal(kind, owner, label, f'resourceclaimtemplates.resource.k8s.io "{template_name}" not found')
         if not self._admin_access and _wants_admin_access(template):
-            return _refusal(kind, owner, label, f"template {template_name} wants adminAccess, which is not enabled here")
+            return _refusal(
+                kind, owner, label, f"template {template_name} wants adminAccess, which is not enabled here"
+            )
         return Create(
             RESOURCECLAIM,
             self._new_claim(kind, owner, label, template, previous),

@@ -18,7 +18,7 @@ from drakkar.api import names
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import NODE, POD
 from drakkar.api.meta import Object
-from drakkar.api.objects import is_deleting, key_of, name_of, namespace_of, pod_node, split_key, uid_of
+from drakkar.api.objects import is_deleting, key_of, name_of, namespace_of, pod_is_done, pod_node, split_key, uid_of
 from drakkar.api.tree import children
 from drakkar.client.cache import Caches
 from drakkar.client.writes import After, Delete, Write
@@ -31,7 +31,7 @@ NO_NODE = "the node of the pod no longer exists"
 
 
 class NodeLoss:
-    """Keys are ``ns/name`` of pods; ``grace`` and ``lease_period`` in seconds."""
+    """Keys are ``pod:ns/name`` and ``node:name``; ``grace`` and ``lease_period`` in seconds."""
 
     name = "node-loss"
 
@@ -59,12 +59,13 @@ class NodeLoss:
         self._pods = caches.of(POD, indexes={BY_NODE: node_index})
         if self._by_silence:
             self._heartbeats.setup(caches)
+            self._heartbeats.on_return(lambda node: queue.add(f"node:{node}"))
 
         def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
             if new is None or event == "DELETED" or not pod_node(new):
                 return
             if is_deleting(new) or self._nodes.get("", pod_node(new)) is None:
-                queue.add(key_of(new))
+                queue.add(f"pod:{key_of(new)}")
 
         def node_changed(event: str, old: Object | None, new: Object | None) -> None:
             node = new or old
@@ -74,14 +75,19 @@ class NodeLoss:
                 self._missing.pop(name_of(node), None)
             if gone or _out_of_service(node):
                 for pod in self._pods.by(BY_NODE, name_of(node)):
-                    queue.add(key_of(pod))
+                    queue.add(f"pod:{key_of(pod)}")
+            if event == "ADDED" and self._by_silence:
+                queue.add(f"node:{name_of(node)}")
 
         self._pods.subscribe(pod_changed)
         self._nodes.subscribe(node_changed)
 
     async def reconcile(self, key: str) -> list[Write]:
         """See the module; raises ApiError when a live check fails."""
-        pod = self._pods.get(*split_key(key))
+        what, _, where = key.partition(":")
+        if what == "node":
+            return await self._reconcile_node(where)
+        pod = self._pods.get(*split_key(where))
         if pod is None or not pod_node(pod):
             return []
         node_name = pod_node(pod)
@@ -97,6 +103,16 @@ class NodeLoss:
         rest = await self._heartbeats.silence(node_name)
         return [After(rest)] if rest > 0 else self._let_go(pod, LOST)
 
+    async def _reconcile_node(self, node: str) -> list[Write]:
+        """Notices the loss when it happens, and sees to the pods that were being deleted by then."""
+        if self._nodes.get("", node) is None:
+            return []
+        rest = await self._heartbeats.silence(node)
+        if rest > 0:
+            return [After(rest)]
+        doomed = [pod for pod in self._pods.by(BY_NODE, node) if is_deleting(pod)]
+        return [write for pod in doomed for write in self._let_go(pod, LOST)]
+
     async def _without_node(self, pod: Object, node_name: str) -> list[Write]:
         now = self._clock.monotonic()
         rest = self._missing.setdefault(node_name, now) + self._orphan_grace - now
@@ -108,6 +124,9 @@ class NodeLoss:
         return self._let_go(pod, NO_NODE)
 
     def _let_go(self, pod: Object, why: str) -> list[Write]:
+        if is_deleting(pod) and pod_is_done(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0:
+            # Somebody's finalizer is all that keeps it.
+            return []
         mark = disruption_patch(pod, names.REASON_POD_GC, why, self._clock.time(), failed=True)
         return [
             *([mark] if mark else []),

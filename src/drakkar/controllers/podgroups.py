@@ -13,7 +13,16 @@ from collections.abc import Iterable
 from drakkar.api import names
 from drakkar.api.kinds import POD, Kind
 from drakkar.api.meta import Object
-from drakkar.api.objects import finalizers_of, is_deleting, key_of, name_of, namespace_of, pod_is_done, split_key, uid_of
+from drakkar.api.objects import (
+    finalizers_of,
+    is_deleting,
+    key_of,
+    name_of,
+    namespace_of,
+    pod_is_done,
+    split_key,
+    uid_of,
+)
 from drakkar.api.tree import children, text
 from drakkar.client.cache import Caches
 from drakkar.client.writes import Patch, Write

@@ -410,8 +410,7 @@ def _device_index(claim: ResourceClaim) -> Iterable[DeviceKey]:
 def _reserved_index(claim: ResourceClaim) -> Iterable[str]:
     """UIDs of pods, and ``group:ns/name`` for groups."""
     return [
-        f"group:{namespace_of(claim)}/{ref.name}" if ref.apiGroup else ref.uid
-        for ref in claim.status.reservedFor or ()
+        f"group:{namespace_of(claim)}/{ref.name}" if ref.apiGroup else ref.uid for ref in claim.status.reservedFor or ()
     ]
 
 
