@@ -1,0 +1,102 @@
+"""Scenarios of the reference oracle answered in its format: ``drakkar allocate`` and the conformance tests.
+
+Source: oracle/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from drakkar.allocator.api import add_node
+from drakkar.allocator.outcomes import Failed, Fits, GaveUp
+from drakkar.allocator.problem import DEFAULT_BUDGET, Problem, prepare
+from drakkar.api.resource.v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from drakkar.inventory import Inventory, Switches
+from drakkar.inventory.selection import Cel
+
+
+def load(scenario: dict[str, Any], cel: Cel | None = None) -> Inventory:
+    """The cluster of a scenario with what is allocated in it."""
+    inventory = Inventory(Switches.from_names(scenario.get("features")), cel)
+    for item in scenario.get("deviceClasses") or ():
+        inventory.set_class(msgspec.convert(item, type=DeviceClass))
+    for item in scenario.get("deviceTaintRules") or ():
+        inventory.set_taint_rule(msgspec.convert(item, type=DeviceTaintRule))
+    for item in scenario.get("resourceSlices") or ():
+        inventory.set_slice(msgspec.convert(item, type=ResourceSlice))
+    for number, item in enumerate(scenario.get("allocatedClaims") or ()):
+        claim = msgspec.convert(item, type=ResourceClaim)
+        if not claim.metadata.uid:
+            metadata = msgspec.structs.replace(claim.metadata, uid=f"allocated-{number}")
+            claim = msgspec.structs.replace(claim, metadata=metadata)
+        inventory.set_claim(claim)
+    for item in scenario.get("nodes") or ():
+        add_node(inventory, item)
+    return inventory
+
+
+def claims_of(scenario: dict[str, Any]) -> list[ResourceClaim]:
+    """The claims to be allocated together."""
+    return [msgspec.convert(item, type=ResourceClaim) for item in scenario.get("claims") or ()]
+
+
+def numbered_shares() -> Callable[[], str]:
+    """Share ids numbered in order of appearance, as the oracle prints them."""
+    numbers = count(1)
+    return lambda: f"11111111-2222-4333-8444-{next(numbers):012d}"
+
+
+def channel_of(switches: Switches) -> str:
+    """The variant of upstream's allocator that these features select."""
+    if (
+        switches.ListTypeAttributes
+        or switches.OptionalNodeOperations
+        or switches.DerivedAttributes
+        or switches.CompatibilityGroups
+    ):
+        return "experimental"
+    if switches.DeviceBindingAndStatus or switches.ConsumableCapacity or switches.FractionalCapacityRange:
+        return "incubating"
+    return "stable"
+
+
+def answer(
+    scenario: dict[str, Any], policy: str = "drakkar", cel: Cel | None = None, budget: int = DEFAULT_BUDGET
+) -> dict[str, Any]:
+    """The answer to a scenario in the oracle's form (``steps`` aside); ``try`` decides for which nodes."""
+    inventory = load(scenario, cel)
+    snapshot = inventory.snapshot()
+    claims = claims_of(scenario)
+    wanted = scenario.get("try", "all")
+    names = list(snapshot.nodes) if wanted in ("all", "any") else [wanted]
+    nodes: list[dict[str, Any]] = []
+    for name in names:
+        problem = prepare(snapshot, claims, policy, numbered_shares())
+        nodes.append(answer_node(problem, name, budget))
+        if wanted == "any" and nodes[-1]["fits"]:
+            break
+    found: dict[str, Any] = {key: scenario[key] for key in ("id", "family") if key in scenario}
+    found["channel"] = channel_of(inventory.switches)
+    found["nodes"] = nodes
+    return found
+
+
+def answer_node(problem: Problem, name: str, budget: int = DEFAULT_BUDGET) -> dict[str, Any]:
+    """One entry of an answer's ``nodes``."""
+    outcome = problem.solve(name, budget)
+    entry: dict[str, Any] = {"node": name, "fits": False}
+    if isinstance(outcome, Fits):
+        entry["fits"] = True
+        entry["class"] = "fits"
+        entry["allocations"] = [msgspec.to_builtins(allocation) for allocation in outcome.allocations]
+    elif isinstance(outcome, Failed):
+        entry["class"] = outcome.error_class
+    elif isinstance(outcome, GaveUp):
+        entry["class"] = "timeout"
+    else:
+        entry["class"] = "nofit"
+    return entry

@@ -1,0 +1,323 @@
+"""What lets the search skip a subtree: counting bounds, failed states, equal siblings.
+
+All of it is sound, so only subtrees without any solution are skipped and the first solution stays upstream's.
+
+*Canonical states.* Devices that share a counter set, or a value of an attribute under constraint, form a
+cluster; everything else stands alone. Inside a cluster devices of one *class* (same requests they
+can serve, same local attribute values, same draws) differ only by position. Whether a state can be
+completed depends only on how many devices of each class are free, before and behind the start
+position, on the counters left and on the bound values, per cluster; and on the multiset of clusters.
+That multiset is the key under which failures are remembered, which makes eight equal GPUs one case.
+
+*Equal siblings.* All lower candidates of a request have been refuted when one is looked at. If an automorphism of
+the state maps it to a lower one, its completions are images of refuted ones; so one candidate per
+(cluster state, class) is tried.
+
+Source: spec/engine.md section 4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from drakkar.allocator.needs import Need, NodeTask
+from drakkar.inventory.devices import Scalar
+from drakkar.inventory.pools import bits
+
+if TYPE_CHECKING:
+    from drakkar.allocator.search import Search
+
+_Key = tuple[Any, ...]
+
+
+class _Cluster:
+    __slots__ = ("counters", "kind", "masks", "values")
+
+    def __init__(self) -> None:
+        #: Interned description; equal for clusters that can be swapped.
+        self.kind = 0
+        #: Per class, its positions.
+        self.masks: list[int] = []
+        #: (pool number, counter) in local order.
+        self.counters: list[tuple[int, int]] = []
+        #: (attribute, value) → local number.
+        self.values: dict[tuple[str, Scalar], int] = {}
+
+
+class Bounds:
+    """Static structure of one node's problem, and the failures met so far."""
+
+    def __init__(self, task: NodeTask) -> None:
+        self._task = task
+        self.failed: dict[_Key, int] = {}
+        needs = [(c, r, need) for c, claim in enumerate(task.claims) for r, q in enumerate(claim) for need in q.needs]
+        self._needs = needs
+        upstream = task.policy == "upstream"
+        constrained = [bool(claim.constraints) for claim in task.plan.claims]
+        lists = task.switches.ListTypeAttributes
+        attributes = sorted({c.attribute for claim in task.plan.claims for c in claim.constraints})
+        bases = [seen.view.base for seen in task.view.pools]
+        #: True where skipping something could hide an error, or the state has parts that the key leaves out.
+        self.errors_possible = (
+            any(need.failing or need.alternative.admin for _, _, need in needs)
+            or (upstream and any(need.every is not None and constrained[c] for c, _, need in needs))
+            or (task.switches.CompatibilityGroups and any(base.groups for base in bases))
+            or (lists and any(len(values) > 1 for base in bases for a in attributes for values in base.sets(a)))
+        )
+        self._attributes = attributes
+        self._clusters: list[_Cluster] = []
+        self._where: dict[int, tuple[int, int]] = {}
+        self._remaining: dict[tuple[int, int], list[tuple[int, list[Need]]]] = {}
+        if not self.errors_possible:
+            self._build()
+
+    def _value(self, number: int, local: int, attribute: str) -> Scalar | None:
+        base = self._task.view.pools[number].view.base
+        if self._task.switches.ListTypeAttributes:
+            values = base.sets(attribute)[local]
+            return next(iter(values)) if values else None
+        return base.scalars(attribute)[local]
+
+    def _build(self) -> None:
+        task = self._task
+        relevant = 0
+        for _, _, need in self._needs:
+            relevant |= need.candidates
+        parent: dict[Any, Any] = {}
+
+        def find(item: Any) -> Any:
+            while parent.setdefault(item, item) != item:
+                parent[item] = parent[parent[item]]
+                item = parent[item]
+            return item
+
+        positions = list(bits(relevant))
+        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, int], ...]]] = {}
+        for position in positions:
+            number, local = task.view.places[position]
+            base = task.view.pools[number].view.base
+            uses = base.draws()[local] if base.declared else ()
+            values = [self._value(number, local, attribute) for attribute in self._attributes]
+            facts[position] = values, uses
+            for counter, _ in uses:
+                parent[find(position)] = find(("c", number, base.counter_names[counter][0]))
+            for attribute, value in zip(self._attributes, values, strict=True):
+                if value is not None:
+                    parent[find(position)] = find(("v", attribute, value))
+        groups: dict[Any, list[int]] = {}
+        for position in positions:
+            groups.setdefault(find(position), []).append(position)
+        kinds: dict[Any, int] = {}
+        for members in groups.values():
+            self._add_cluster(members, facts, kinds)
+
+    def _add_cluster(
+        self,
+        members: list[int],
+        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, int], ...]]],
+        kinds: dict[Any, int],
+    ) -> None:
+        task = self._task
+        cluster = _Cluster()
+        counters: dict[tuple[int, int], int] = {}
+        classes: dict[Any, int] = {}
+        for position in members:
+            number, local = task.view.places[position]
+            base = task.view.pools[number].view.base
+            values, uses = facts[position]
+            local_values: list[int] = []
+            for attribute, value in zip(self._attributes, values, strict=True):
+                if value is None:
+                    local_values.append(-1)
+                else:
+                    local_values.append(cluster.values.setdefault((attribute, value), len(cluster.values)))
+            local_uses = tuple(
+                (counters.setdefault((number, counter), len(counters)), nanos) for counter, nanos in uses
+            )
+            membership = tuple((need.candidates >> position) & 1 for _, _, need in self._needs)
+            # Shareable devices are told apart by their position: what is left of them is not counted here.
+            own = position if (base.multi >> local) & 1 or local in task.states[number].consumed else -1
+            description = (membership, tuple(local_values), local_uses, own)
+            index = classes.setdefault(description, len(classes))
+            if index == len(cluster.masks):
+                cluster.masks.append(0)
+            cluster.masks[index] |= 1 << position
+            self._where[position] = len(self._clusters), index
+        cluster.counters = list(counters)
+        blocked = tuple(task.policy == "upstream" and task.states[number].negative for number, _ in cluster.counters)
+        cluster.kind = kinds.setdefault((tuple(classes), blocked), len(kinds))
+        self._clusters.append(cluster)
+
+    @staticmethod
+    def hopeless(task: NodeTask) -> bool:
+        """Whether counting alone shows that the node cannot serve the claims (errors and admin access aside)."""
+        groups: dict[int, int] = {}
+        shareable = 0
+        for seen in task.view.pools:
+            shareable |= seen.view.base.multi << seen.offset
+        for requests in task.claims:
+            for request in requests:
+                if any(need.failing for need in request.needs):
+                    return False
+                if all(need.candidates.bit_count() < need.count or need.every == () for need in request.needs):
+                    return True
+        for claim, requests in zip(task.plan.claims, task.claims, strict=True):
+            for request in requests:
+                need = request.needs[0]
+                if len(request.needs) > 1 or need.alternative.admin or need.candidates & shareable:
+                    continue
+                if need.every is not None and claim.constraints and task.policy == "upstream":
+                    return False
+                groups[need.candidates] = groups.get(need.candidates, 0) + need.count
+        return any(
+            sum(count for other, count in groups.items() if not other & ~mask) > mask.bit_count() for mask in groups
+        )
+
+    # Keys.
+
+    def _cluster_state(self, search: Search, cluster: _Cluster, free: int, start: int) -> _Key:
+        parts: list[Any] = [cluster.kind]
+        for mask in cluster.masks:
+            open_ = mask & free
+            parts.append((open_.bit_count(), (open_ >> start).bit_count()))
+        for number, counter in cluster.counters:
+            parts.append(search.left[number][counter])
+        if cluster.values:
+            for claim, states in enumerate(search.constraints):
+                for index, state in enumerate(states):
+                    if not state.count:
+                        continue
+                    for value in state.bound():
+                        local = cluster.values.get((state.plan.attribute, value))
+                        if local is not None:
+                            parts.append((claim, index, local))
+        return tuple(parts)
+
+    def key(self, search: Search, claim: int, request: int, need: Need, index: int, start: int) -> _Key:
+        """Equal for states of which all or none can be completed."""
+        free = ~search.taken
+        states = sorted((self._cluster_state(search, cluster, free, start) for cluster in self._clusters), key=repr)
+        shares = tuple(sorted((p, tuple(sorted(c.items()))) for p, c in search.consumed.items()))
+        counts = tuple(state.count > 0 for states_ in search.constraints for state in states_)
+        return (
+            claim,
+            request,
+            id(need),
+            index,
+            len(search.chosen[claim]),
+            tuple(states),
+            shares,
+            tuple(sorted(search.shares.items())),
+            counts,
+        )
+
+    def twin(self, search: Search, need: Need, position: int, start: int) -> _Key | None:
+        """Equal for candidates of which one stands for all."""
+        where = self._where.get(position)
+        if where is None:
+            return None
+        cluster = self._clusters[where[0]]
+        return (*self._cluster_state(search, cluster, ~search.taken, start), where[1])
+
+    # Counting.
+
+    def refuted(self, search: Search, claim: int, request: int, need: Need, index: int, start: int) -> bool:
+        """Whether counting shows that the open requests cannot all be served."""
+        free = ~search.taken
+        groups: dict[int, int] = {}
+        union = total = 0
+        demands = self._demands(claim, request)
+        multi = search.multi
+        first = True
+        for number, needs in [(claim, [need]), *demands]:
+            best: tuple[int, int] | None = None
+            for candidate in needs:
+                count = candidate.count - (index if first else 0)
+                open_ = candidate.candidates & (free | multi)
+                if first:
+                    open_ = open_ >> start << start
+                for state in search.constraints[number]:
+                    if state.plan.covers(candidate.alternative):
+                        open_ = search.narrow(state, open_)
+                if open_.bit_count() >= count:
+                    best = count, open_
+                    if len(needs) == 1:
+                        break
+            first = False
+            if best is None:
+                return True
+            if len(needs) == 1:
+                count, open_ = best
+                if not open_ & multi:
+                    groups[open_] = groups.get(open_, 0) + count
+                    union |= open_
+                    total += count
+        if total > union.bit_count():
+            return True
+        masks = list(groups.items())
+        for mask, _ in masks:
+            inside = sum(other for mask_, other in masks if not mask_ & ~mask)
+            if inside > mask.bit_count():
+                return True
+        return self._values_short(search, claim, need, index, start, demands, free)
+
+    def _demands(self, claim: int, request: int) -> list[tuple[int, list[Need]]]:
+        found = self._remaining.get((claim, request))
+        if found is None:
+            found = []
+            for number, requests in enumerate(self._task.claims):
+                for index, needs in enumerate(requests):
+                    if (number, index) > (claim, request):
+                        found.append((number, list(needs.needs)))
+            self._remaining[(claim, request)] = found
+        return found
+
+    def _values_short(
+        self,
+        search: Search,
+        claim: int,
+        need: Need,
+        index: int,
+        start: int,
+        demands: list[tuple[int, list[Need]]],
+        free: int,
+    ) -> bool:
+        """Whether a constraint has no value (or too few values) left for the requests under it."""
+        usable = free | search.multi
+        for number, states in enumerate(search.constraints):
+            for state in states:
+                covered: list[tuple[int, int]] = []
+                if number == claim and state.plan.covers(need.alternative):
+                    covered.append((need.count - index, need.candidates & usable))
+                for owner, needs in demands:
+                    if owner == number and len(needs) == 1 and state.plan.covers(needs[0].alternative):
+                        covered.append((needs[0].count, needs[0].candidates & usable))
+                if not covered:
+                    continue
+                union = 0
+                for _, mask in covered:
+                    union |= mask
+                values = search.values_in(state.plan.attribute, union)
+                if state.plan.distinct:
+                    if len(values.keys() - state.used) < sum(count for count, _ in covered):
+                        return True
+                elif state.count == 0 and not any(_enough(covered, mask, search.multi) for mask in values.values()):
+                    return True
+        return False
+
+
+def _enough(covered: list[tuple[int, int]], mask: int, multi: int) -> bool:
+    """Whether devices with one value can serve all requests that have to share it."""
+    total = union = 0
+    sums: dict[int, int] = {}
+    for count, candidates in covered:
+        open_ = candidates & mask
+        if open_.bit_count() < count:
+            return False
+        if not open_ & multi:
+            total += count
+            union |= open_
+            sums[open_] = sums.get(open_, 0) + count
+    if total > union.bit_count():
+        return False
+    return all(count <= open_.bit_count() for open_, count in sums.items())

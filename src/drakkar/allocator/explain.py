@@ -1,0 +1,291 @@
+"""From a node on which claims do not fit to the reason, and from many nodes to one.
+
+For each alternative of each request the devices of the node go through the stages of
+:data:`~drakkar.allocator.reasons.STAGES`; the stage that leaves too few is where the node ended. When every
+request could be served alone, the search is repeated with constraints, capacities and counters lifted
+one after the other; the first lift that helps names the stage.
+
+Source: corpus/real-world/README.md ("Which word").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from drakkar.allocator.bounds import Bounds
+from drakkar.allocator.needs import Need, NodeTask
+from drakkar.allocator.outcomes import Fault
+from drakkar.allocator.plan import MAX_RESULTS, Alternative, drivers_of
+from drakkar.allocator.reasons import STAGES, Reason
+from drakkar.allocator.search import BudgetSpent, Search
+from drakkar.api.quantity import Quantity
+from drakkar.api.resource.v1 import ResourceClaim
+from drakkar.inventory.pools import bits
+
+if TYPE_CHECKING:
+    from drakkar.allocator.problem import Problem
+
+_RELAXED_BUDGET: Final = 2000
+_LISTED: Final = 4
+_RANK: Final = {word: number for number, word in enumerate(STAGES)}
+
+_CURES: Final = {
+    "no-slice-of-driver": "install the driver, or wait until it has published its devices",
+    "no-device-matches": "change the selectors or add devices that they accept",
+    "cel-runtime-error": 'guard the expression, for example with has() or "name" in device.attributes[domain]',
+    "request-exceeds-device": "ask for less capacity per device",
+    "tainted": "tolerate the taint in the request, or repair the device and remove the taint",
+    "in-use": "wait until a device is released, or add devices",
+    "not-enough-devices": "ask for fewer devices, or add devices",
+    "counters-exhausted": "wait until devices that draw on the same counters are released, or ask for a smaller one",
+    "capacity-exhausted": "ask for less capacity, or wait until a share is released",
+    "constraint-unsatisfied": "drop the constraint, or ask for fewer devices under it",
+    "pool-incomplete": "wait until the driver has published all slices of the pool",
+    "claim-too-large": f"split the claim: at most {MAX_RESULTS} devices are possible in one",
+}
+
+
+def node_reason(problem: Problem, task: NodeTask) -> Reason:
+    """Why the claims do not fit on the node of the task."""
+    return _Explainer(problem, task).reason()
+
+
+class _Explainer:
+    def __init__(self, problem: Problem, task: NodeTask) -> None:
+        self.task = task
+        self.claims = problem.claims
+        self.claim = ""
+        self.funnel: dict[str, int] = {}
+
+    def reason(self) -> Reason:
+        task = self.task
+        for number, requests in enumerate(task.claims):
+            self.claim = _name(self.claims[number])
+            if task.too_large == number:
+                total = sum(min(need.count for need in request.needs) for request in requests)
+                return self._make(
+                    "claim-too-large", "", f"needs {total} devices, {MAX_RESULTS} are possible in one claim"
+                )
+            if task.incomplete is not None and task.incomplete[0] == number:
+                return self._make("pool-incomplete", task.incomplete[1], task.incomplete[2])
+            for request in requests:
+                found = [self._alternative(need) for need in request.needs]
+                ended = [reason for reason in found if reason is not None]
+                if ended and len(ended) == len(found):
+                    return max(ended, key=lambda reason: _RANK.get(reason.reason, len(STAGES)))
+        return self._together()
+
+    def _make(self, word: str, request: str, detail: str, nearest: str = "") -> Reason:
+        place = f"claim {self.claim}" + (f", request {request}" if request else "")
+        return Reason(
+            reason=word,
+            message=f"{place}: {detail}",
+            claim=self.claim,
+            request=request,
+            funnel=self.funnel,
+            nodes=1,
+            nearest=nearest or self.task.node.name,
+            cure=_CURES.get(word, ""),
+        )
+
+    def _alternative(self, need: Need) -> Reason | None:
+        """The stage at which the alternative ends by itself, or None if it could be served alone."""
+        task, alternative = self.task, need.alternative
+        funnel = self.funnel = {}
+        name = alternative.name
+        published = passing = failing = sized = untainted = free = 0
+        taints: dict[str, None] = {}
+        oversize = busy = 0
+        drivers = drivers_of(alternative)
+        for seen, state in zip(task.view.pools, task.states, strict=True):
+            base = seen.view.base
+            masks = alternative.on_base(base, task.table, task.switches)
+            if not drivers or base.key[0] in drivers:
+                published += (seen.here | seen.targets).bit_count()
+            usable = masks.passing & seen.here & ~masks.refused
+            passing += usable.bit_count()
+            failing |= (masks.failing & seen.targets) << seen.offset
+            fitting = usable & ~(masks.oversize | masks.uncountable)
+            oversize |= (usable & ~fitting) << seen.offset
+            sized += fitting.bit_count()
+            clean = fitting & ~masks.tainted
+            for position in bits(fitting & masks.tainted):
+                for taint in base.devices[position].blocking:
+                    if not alternative.accepts(taint):
+                        taints[
+                            f"{taint.key}={taint.value}:{taint.effect}"
+                            if taint.value
+                            else f"{taint.key}:{taint.effect}"
+                        ] = None
+            untainted += clean.bit_count()
+            idle = clean if alternative.admin else clean & ~state.busy
+            busy |= (clean & ~idle) << seen.offset
+            free |= idle << seen.offset
+        count = len(need.every) if need.every is not None else need.count
+        funnel.update(
+            {
+                "published": published,
+                "matching": passing,
+                "large-enough": sized,
+                "untainted": untainted,
+                "free": free.bit_count(),
+            }
+        )
+        wanted = "every matching device" if need.every is not None else f"{count} device{'s' * (count != 1)}"
+        if drivers and not published:
+            return self._make("no-slice-of-driver", name, f"driver {' or '.join(drivers)} has published no device here")
+        if not passing:
+            if failing:
+                return self._make("cel-runtime-error", name, self._cel_text(alternative, failing))
+            texts = "; ".join(text for _, _, text in alternative.selectors)
+            return self._make("no-device-matches", name, f"none of {published} devices passes the selectors: {texts}")
+        if not sized:
+            asked = ", ".join(f"{key}={value}" for key, value in alternative.capacity.items())
+            return self._make(
+                "request-exceeds-device",
+                name,
+                f"{asked or 'the capacity'} is more than any of {passing} matching devices can give even when empty "
+                f"({self._devices(oversize)})",
+            )
+        tainted_all = need.every is not None and untainted < sized
+        if not untainted or tainted_all:
+            return self._make(
+                "tainted",
+                name,
+                f"wants {wanted}, but of {sized} matching devices {sized - untainted} carry the taint "
+                f"{', '.join(taints)}, which is not tolerated",
+            )
+        if not free or (need.every is not None and busy):
+            return self._make("in-use", name, f"wants {wanted}, but matching devices are in use: {self._devices(busy)}")
+        if free.bit_count() < count:
+            used = f", in use: {self._devices(busy)}" if busy else ""
+            return self._make(
+                "not-enough-devices", name, f"wants {wanted}, {free.bit_count()} of {passing} matching are free{used}"
+            )
+        return self._limits(need, free, count, wanted)
+
+    def _limits(self, need: Need, free: int, count: int, wanted: str) -> Reason | None:
+        """Counters and capacities, device by device."""
+        task, alternative = self.task, need.alternative
+        search = Search(task, 1, None)
+        fitting = holding = 0
+        sets: dict[str, None] = {}
+        capacities: dict[str, None] = {}
+        for position in bits(free):
+            number, local = task.view.places[position]
+            base, state = task.view.pools[number].view.base, task.states[number]
+            short = search.short_counters(number, local, position)
+            if short and not (alternative.admin and task.policy == "drakkar"):
+                sets.update(dict.fromkeys(short))
+                continue
+            fitting += 1
+            lacking = search.lacking_capacity(need, number, local, position)
+            if lacking:
+                for capacity, left in lacking:
+                    capacities[f"{capacity} of {base.devices[local].name} (left {Quantity(left).canonical()})"] = None
+                continue
+            holding += 1
+            del state
+        self.funnel["counters-fit"] = fitting
+        if fitting < count:
+            where = ", ".join(list(sets)[:_LISTED])
+            return self._make(
+                "counters-exhausted", alternative.name, f"wants {wanted}, but too little is left of counters: {where}"
+            )
+        self.funnel["capacity-left"] = holding
+        if holding < count:
+            asked = ", ".join(f"{key}={value}" for key, value in alternative.capacity.items()) or "a share"
+            where = ", ".join(list(capacities)[:_LISTED])
+            return self._make("capacity-exhausted", alternative.name, f"wants {asked}, but too little is left: {where}")
+        return None
+
+    def _together(self) -> Reason:
+        """Each request could be served alone; find what keeps them from being served together."""
+        self.claim = ", ".join(_name(claim) for claim in self.claims)
+        self.funnel = {}
+        attributes = [c.attribute for claim in self.task.plan.claims for c in claim.constraints]
+        lifts: list[tuple[str, str]] = []
+        if attributes:
+            lifts.append(
+                (
+                    "constraint-unsatisfied",
+                    f"no combination of devices satisfies the constraint on {', '.join(dict.fromkeys(attributes))}",
+                )
+            )
+        lifts.append(("capacity-exhausted", "the shareable devices have too little capacity for all requests together"))
+        lifts.append(
+            ("counters-exhausted", f"the shared counters do not suffice for all requests together: {self._sets()}")
+        )
+        lifted: set[str] = set()
+        for word, text in lifts:
+            lifted.add(word)
+            if self._fits_without(lifted):
+                return self._make(word, "", text)
+        return self._make("not-enough-devices", "", "the requests compete for the same devices")
+
+    def _fits_without(self, lifted: set[str]) -> bool:
+        bounds = Bounds(self.task) if not lifted else None
+        search = Search(self.task, _RELAXED_BUDGET, bounds, frozenset(lifted), patient=True)
+        try:
+            return search.run()
+        except (BudgetSpent, Fault):
+            return False
+
+    def _sets(self) -> str:
+        sets: dict[str, None] = {}
+        for seen in self.task.view.pools:
+            for set_name, _ in seen.view.base.counter_names:
+                sets[set_name] = None
+        return ", ".join(list(sets)[:_LISTED])
+
+    def _cel_text(self, alternative: Alternative, failing: int) -> str:
+        try:
+            self.task.raise_at(alternative, failing)
+        except Fault as fault:
+            return f"the expression failed on {failing.bit_count()} devices and passed none; {fault.message}"
+
+    def _devices(self, mask: int) -> str:
+        names: list[str] = []
+        for position in bits(mask):
+            number, local = self.task.view.places[position]
+            names.append(self.task.view.pools[number].view.base.devices[local].name)
+            if len(names) > _LISTED:
+                names[-1] = f"{mask.bit_count() - _LISTED} more"
+                break
+        return ", ".join(names)
+
+
+def _name(claim: ResourceClaim) -> str:
+    name = claim.metadata.name or claim.metadata.generateName
+    return f"{claim.metadata.namespace}/{name}" if claim.metadata.namespace else name
+
+
+def aggregate(claims: Sequence[ResourceClaim], reasons: Iterable[tuple[str, Reason]]) -> Reason:
+    """One reason for many nodes: what came furthest, then what most nodes ended at."""
+    groups: dict[tuple[str, str, str], list[tuple[str, Reason]]] = {}
+    total = 0
+    for name, reason in reasons:
+        total += 1
+        groups.setdefault((reason.reason, reason.claim, reason.request), []).append((name, reason))
+    if not groups:
+        claim = _name(claims[0]) if claims else ""
+        return Reason(reason="no-node", message="there is no node to try", claim=claim)
+    word, claim, request = max(groups, key=lambda key: (_RANK.get(key[0], len(STAGES)), len(groups[key])))
+    members = groups[(word, claim, request)]
+    name, best = max(members, key=lambda entry: sum(entry[1].funnel.values()))
+    funnel: dict[str, int] = {}
+    for _, reason in members:
+        for stage, count in reason.funnel.items():
+            funnel[stage] = funnel.get(stage, 0) + count
+    message = best.message if total == 1 else f"{best.message} (node {name}; so on {len(members)} of {total} nodes)"
+    return Reason(
+        reason=word,
+        message=message,
+        claim=claim,
+        request=request,
+        funnel=funnel,
+        nodes=len(members),
+        nearest=best.nearest,
+        cure=best.cure,
+    )

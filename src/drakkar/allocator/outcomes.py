@@ -1,0 +1,51 @@
+"""The answers of the allocator: fits, does not fit (with the reason), gave up, failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drakkar.allocator.reasons import Reason
+from drakkar.api.resource.v1 import AllocationResult
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """One allocation per claim, in the order of the claims."""
+
+    allocations: tuple[AllocationResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoFit:
+    """No choice of devices satisfies the claims on this node; ``proved`` is always true today."""
+
+    reason: Reason
+    proved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The budget ended before the search did; never to be read as "does not fit"."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An error: class as in the oracle's README; ``node_only`` leaves other nodes worth trying."""
+
+    error_class: str
+    message: str
+    node_only: bool = False
+
+
+Outcome = Fits | NoFit | GaveUp | Failed
+
+
+class Fault(Exception):
+    """Carries an error out of the depth of a search; never leaves the allocator."""
+
+    def __init__(self, error_class: str, message: str) -> None:
+        super().__init__(message)
+        self.error_class = error_class
+        self.message = message

@@ -1,0 +1,314 @@
+"""Claims turned into what the search needs, once per claim template.
+
+A plan depends on the claims' specs, their classes and the policy, not on nodes or holdings. Faults of
+a request are kept with it instead of being raised, because upstream meets them in an order that
+can be observed.
+
+Source: spec/allocation.md sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from drakkar.allocator.capacity import Consumption, consumption
+from drakkar.allocator.outcomes import Fault
+from drakkar.api.resource.v1 import (
+    DeviceClass,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceTaint,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaimSpec,
+)
+from drakkar.api.selectors import tolerates
+from drakkar.inventory.pools import Base, bits
+from drakkar.inventory.selection import SelectorTable
+from drakkar.inventory.snapshot import Snapshot
+from drakkar.inventory.switches import Switches
+
+MAX_RESULTS: Final = 32
+_DRIVER: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
+
+#: (fault class, text) of something wrong with a request.
+FaultNote = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class OnBase:
+    """What an alternative makes of a pool's devices, whoever holds them. All masks are positions."""
+
+    passing: int
+    #: The selector fails there with an error.
+    failing: int
+    #: Refused for good: taints, features that are off, operations the node lacks.
+    tainted: int
+    refused: int
+    #: Binding conditions while that feature is off: not even looked at.
+    unbound: int
+    #: The request asks more, or something else, than the device has when empty.
+    oversize: int
+    #: The amount cannot be computed.
+    uncountable: int
+
+
+@dataclass(slots=True, eq=False)
+class Alternative:
+    """A request, or one subrequest of ``firstAvailable``."""
+
+    #: ``request`` or ``request/subrequest``, as results spell it.
+    name: str
+    request: str
+    class_name: str
+    #: (what it belongs to, index there, text), in the order of evaluation.
+    selectors: tuple[tuple[str, int, str], ...]
+    count: int
+    all_devices: bool
+    admin: bool
+    tolerations: tuple[DeviceToleration, ...]
+    capacity: dict[str, str]
+    fault: FaultNote | None = None
+    device_class: DeviceClass | None = None
+    _bases: dict[int, OnBase] = field(default_factory=dict[int, OnBase])
+    _consumption: dict[tuple[int, int], Consumption | None] = field(
+        default_factory=dict[tuple[int, int], Consumption | None]
+    )
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for alternatives that accept the same devices."""
+        return (tuple(text for _, _, text in self.selectors), self.tolerations, tuple(sorted(self.capacity.items())))
+
+    def on_base(self, base: Base, table: SelectorTable, switches: Switches) -> OnBase:
+        """The masks for a pool; computed once per pool version."""
+        found = self._bases.get(base.serial)
+        if found is None:
+            found = self._bases[base.serial] = self._compute(base, table, switches)
+        return found
+
+    def _compute(self, base: Base, table: SelectorTable, switches: Switches) -> OnBase:
+        alive = (1 << len(base.devices)) - 1
+        unbound = 0
+        if not switches.DeviceBindingAndStatus:
+            for position, record in enumerate(base.devices):
+                if record.binding:
+                    unbound |= 1 << position
+        failing = 0
+        for _, _, text in self.selectors:
+            yes, error = table.select(text, base)
+            failing |= alive & error
+            alive &= yes
+        tainted = refused = 0
+        if switches.DeviceTaints and base.tainted:
+            for position in bits(base.tainted):
+                if any(not self.accepts(taint) for taint in base.devices[position].blocking):
+                    tainted |= 1 << position
+        if not switches.OptionalNodeOperations:
+            refused |= base.skip
+        if not switches.PartitionableDevices:
+            refused |= base.with_counters
+        oversize = uncountable = 0
+        if switches.ConsumableCapacity:
+            for position in bits(alive):
+                if not self.capacity and not base.devices[position].device.capacity:
+                    continue
+                try:
+                    if self.consumption(base, position, switches) is None:
+                        oversize |= 1 << position
+                except Fault:
+                    uncountable |= 1 << position
+        return OnBase(alive & ~unbound, failing & ~unbound, tainted, refused, unbound, oversize, uncountable)
+
+    def accepts(self, taint: DeviceTaint) -> bool:
+        """Whether one of the request's tolerations covers the taint."""
+        return any(tolerates(toleration, taint) for toleration in self.tolerations)
+
+    def consumption(self, base: Base, position: int, switches: Switches) -> Consumption | None:
+        """What the device at the position would have to give; see :func:`capacity.consumption`."""
+        key = (base.serial, position)
+        if key in self._consumption:
+            return self._consumption[key]
+        found = consumption(self.capacity, base.devices[position].device, switches.FractionalCapacityRange)
+        self._consumption[key] = found
+        return found
+
+
+def drivers_of(alternative: Alternative) -> list[str]:
+    """Drivers that the selectors name with ``device.driver == ...``; empty when they name none."""
+    found = [match for _, _, text in alternative.selectors for match in _DRIVER.findall(text)]
+    return list(dict.fromkeys(found))
+
+
+@dataclass(slots=True, eq=False)
+class RequestPlan:
+    """A request with its alternatives; ``ranked`` when they come from ``firstAvailable``."""
+
+    name: str
+    alternatives: tuple[Alternative, ...]
+    ranked: bool
+    fault: FaultNote | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ConstraintPlan:
+    """A constraint and the request names it covers (all of them when empty)."""
+
+    attribute: str
+    distinct: bool
+    requests: frozenset[str]
+
+    def covers(self, alternative: Alternative) -> bool:
+        """Whether devices for the alternative are under the constraint."""
+        return not self.requests or alternative.name in self.requests or alternative.request in self.requests
+
+
+@dataclass(slots=True, eq=False)
+class ClaimPlan:
+    """One claim of a plan."""
+
+    spec: ResourceClaimSpec
+    requests: tuple[RequestPlan, ...]
+    constraints: tuple[ConstraintPlan, ...]
+    constraint_fault: FaultNote | None
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """All claims of one decision, and the classes they were planned with."""
+
+    policy: str
+    claims: tuple[ClaimPlan, ...]
+    classes: dict[str, DeviceClass | None]
+    #: Per node, what was found out about it; see :mod:`drakkar.allocator.problem`.
+    memory: dict[str, object] = field(default_factory=dict[str, object])
+
+    def current(self, snapshot: Snapshot) -> bool:
+        """Whether the classes are still those of the snapshot."""
+        classes = snapshot.world.classes
+        return all(classes.get(name) is known for name, known in self.classes.items())
+
+
+def plan_key(specs: Sequence[ResourceClaimSpec], policy: str) -> tuple[str, bytes]:
+    """Equal for claims that get equal plans."""
+    return policy, msgspec.json.encode(specs)
+
+
+def make_plan(specs: Sequence[ResourceClaimSpec], snapshot: Snapshot, policy: str) -> Plan:
+    """Plans claims with the classes of the snapshot."""
+    plan = Plan(policy, (), {})
+    planner = _Planner(snapshot, plan.classes)
+    plan.claims = tuple(planner.claim(spec) for spec in specs)
+    return plan
+
+
+class _Planner:
+    def __init__(self, snapshot: Snapshot, classes: dict[str, DeviceClass | None]) -> None:
+        self._switches = snapshot.switches
+        self._known = snapshot.world.classes
+        self._classes = classes
+
+    def claim(self, spec: ResourceClaimSpec) -> ClaimPlan:
+        requests = tuple(self.request(request) for request in spec.devices.requests or ())
+        constraints: list[ConstraintPlan] = []
+        fault: FaultNote | None = None
+        for constraint in spec.devices.constraints or ():
+            made = _constraint(constraint)
+            if made is None:
+                fault = ("constraint-unknown", "a constraint is neither matchAttribute nor distinctAttribute")
+                break
+            constraints.append(made)
+        return ClaimPlan(spec, requests, tuple(constraints), fault)
+
+    def request(self, request: DeviceRequest) -> RequestPlan:
+        exact, ranked = request.exactly, request.firstAvailable
+        if exact is not None:
+            return RequestPlan(request.name, (self.alternative(request.name, request.name, exact),), False)
+        if ranked:
+            if not self._switches.PrioritizedList:
+                fault = ("feature-off", f"request {request.name} needs DRAPrioritizedList, which is off")
+                return RequestPlan(request.name, (), True, fault)
+            fault = None
+            if not self._switches.ConsumableCapacity and any(sub.capacity is not None for sub in ranked):
+                fault = ("feature-off", f"request {request.name} needs DRAConsumableCapacity, which is off")
+            alternatives = tuple(self.alternative(request.name, f"{request.name}/{sub.name}", sub) for sub in ranked)
+            return RequestPlan(request.name, alternatives, True, fault)
+        return RequestPlan(
+            request.name,
+            (),
+            False,
+            ("request-unknown", f"request {request.name} has neither exactly nor firstAvailable"),
+        )
+
+    def alternative(self, request: str, name: str, found: ExactDeviceRequest | DeviceSubRequest) -> Alternative:
+        admin = found.adminAccess if isinstance(found, ExactDeviceRequest) else None
+        mode = found.allocationMode or "ExactCount"
+        made = Alternative(
+            name=name,
+            request=request,
+            class_name=found.deviceClassName,
+            selectors=(),
+            count=found.count if found.count is not None else 1,
+            all_devices=mode == "All",
+            admin=bool(admin),
+            tolerations=tuple(found.tolerations or ()),
+            capacity=dict((found.capacity.requests if found.capacity else None) or {}),
+        )
+        made.fault = self._fault(made, found, admin, mode)
+        return made
+
+    def _fault(
+        self, made: Alternative, found: ExactDeviceRequest | DeviceSubRequest, admin: bool | None, mode: str
+    ) -> FaultNote | None:
+        switches = self._switches
+        if found.capacity is not None and not switches.ConsumableCapacity:
+            return ("feature-off", f"request {made.name} needs DRAConsumableCapacity, which is off")
+        if found.derivedAttributes and not switches.DerivedAttributes:
+            return ("feature-off", f"request {made.name} needs DRADerivedAttributes, which is off")
+        selectors: list[tuple[str, int, str]] = []
+        fault = _collect(found.selectors, "claim", selectors)
+        if fault is not None:
+            return fault
+        if admin is not None and not switches.AdminAccess:
+            return ("feature-off", f"request {made.name} needs DRAAdminAccess, which is off")
+        if not made.class_name:
+            return ("request-unknown", f"request {made.name} names no DeviceClass")
+        device_class = self._known.get(made.class_name)
+        self._classes[made.class_name] = device_class
+        if device_class is None:
+            return ("class-missing", f"request {made.name}: DeviceClass {made.class_name} does not exist")
+        of_class: list[tuple[str, int, str]] = []
+        fault = _collect(device_class.spec.selectors, "class", of_class)
+        if fault is not None:
+            return fault
+        made.device_class = device_class
+        made.selectors = (*of_class, *selectors)
+        if mode not in ("All", "ExactCount"):
+            return ("request-unknown", f"request {made.name}: unknown allocation mode {mode!r}")
+        return None
+
+
+def _collect(
+    selectors: Sequence[DeviceSelector] | None, owner: str, into: list[tuple[str, int, str]]
+) -> FaultNote | None:
+    for index, selector in enumerate(selectors or ()):
+        if selector.cel is None:
+            return ("selector-unknown", f"{owner} selector #{index} has no CEL expression")
+        into.append((owner, index, selector.cel.expression))
+    return None
+
+
+def _constraint(constraint: DeviceConstraint) -> ConstraintPlan | None:
+    names = frozenset(constraint.requests or ())
+    if constraint.matchAttribute is not None:
+        return ConstraintPlan(constraint.matchAttribute, False, names)
+    if constraint.distinctAttribute is not None:
+        return ConstraintPlan(constraint.distinctAttribute, True, names)
+    return None

@@ -1,0 +1,275 @@
+"""One decision: claims against a snapshot, asked for all nodes at once or for one exactly.
+
+What is found out about a node is remembered with the plan of the claim template and stays valid until
+something that reaches the node changes, so the next pod of the same kind pays for changes only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from drakkar.allocator.bounds import Bounds
+from drakkar.allocator.explain import aggregate, node_reason
+from drakkar.allocator.needs import NodeTask
+from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
+from drakkar.allocator.plan import Plan, make_plan, plan_key
+from drakkar.allocator.reasons import Reason
+from drakkar.allocator.results import allocations
+from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
+from drakkar.api.errors import UsageError
+from drakkar.api.resource.v1 import ResourceClaim
+from drakkar.inventory.snapshot import NodeView, Snapshot
+from drakkar.inventory.usage import PoolUsage
+
+#: Steps that a search may take on one node, each about 5 to 50 microseconds.
+DEFAULT_BUDGET: Final = 100_000
+_PLAN_LIMIT: Final = 256
+POLICIES: Final = ("drakkar", "upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Feasible:
+    """Nodes that pass every necessary condition, in the order of the inventory.
+
+    ``refusal`` says why when there is none. A node in the list can still turn out not to fit.
+    """
+
+    nodes: tuple[str, ...]
+    refusal: Reason | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Memory:
+    """What a plan knows about the nodes of one inventory, as of ``version``."""
+
+    version: int = -1
+    verdicts: dict[str, _Verdict] = field(default_factory=dict[str, "_Verdict"])
+    nodes: tuple[str, ...] | None = None
+    world_nodes: object = None
+
+
+@dataclass(slots=True, eq=False)
+class _Verdict:
+    """Whether a node passes, and what that was worked out from."""
+
+    passes: bool
+    view: NodeView
+    usages: tuple[PoolUsage, ...]
+
+
+class Problem:
+    """Claims to be allocated together, for one pod. Make one with :func:`prepare`."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        claims: Sequence[ResourceClaim],
+        plan: Plan,
+        share_id: Callable[[], str],
+    ) -> None:
+        self.snapshot = snapshot
+        self.claims = tuple(claims)
+        self.plan = plan
+        self._share_id = share_id
+        self._tasks: dict[str, NodeTask | Fault] = {}
+
+    # All nodes.
+
+    def feasible(self) -> Feasible:
+        """All nodes that pass the necessary conditions: counts, constraints, counters, nothing searched."""
+        memory = self._remember()
+        nodes = memory.nodes
+        if nodes is None:
+            verdicts = memory.verdicts
+            nodes = memory.nodes = tuple(name for name in self.snapshot.world.nodes if verdicts[name].passes)
+        return Feasible(nodes, None if nodes else explain(self, self.snapshot.world.nodes))
+
+    def _remember(self) -> _Memory:
+        snapshot = self.snapshot
+        if snapshot.version is None:
+            return self._fresh()
+        known = self.plan.memory.get("nodes")
+        memory = known if isinstance(known, _Memory) else _Memory()
+        self.plan.memory["nodes"] = memory
+        if memory.version > snapshot.version:
+            return self._fresh()
+        if memory.version == snapshot.version:
+            return memory
+        log, start = snapshot.shared.log, snapshot.shared.log_start
+        touched: set[str] | None = None
+        if memory.version >= start and memory.version >= 0:
+            touched = set()
+            for entry in log[memory.version - start : snapshot.version - start]:
+                if entry is None:
+                    touched = None
+                    break
+                touched |= entry
+        self._update(memory, touched)
+        memory.version = snapshot.version
+        return memory
+
+    def _fresh(self) -> _Memory:
+        memory = _Memory()
+        self._update(memory, None)
+        return memory
+
+    def _update(self, memory: _Memory, touched: set[str] | None) -> None:
+        nodes = self.snapshot.world.nodes
+        verdicts = memory.verdicts
+        if touched is None or nodes is not memory.world_nodes:
+            memory.nodes = None
+            for gone in [name for name in verdicts if name not in nodes]:
+                del verdicts[gone]
+            memory.world_nodes = nodes
+        for name in nodes if touched is None else touched:
+            if name not in nodes:
+                continue
+            old = verdicts.get(name)
+            new = self._verdict(name, old)
+            verdicts[name] = new
+            if old is None or old.passes != new.passes:
+                memory.nodes = None
+
+    def _verdict(self, name: str, old: _Verdict | None) -> _Verdict:
+        snapshot = self.snapshot
+        view = snapshot.view(name)
+        usages = tuple([snapshot.usage(seen.pool) for seen in view.pools])
+        if old is not None and old.view is view and len(usages) == len(old.usages):
+            for new, known in zip(usages, old.usages, strict=True):
+                if new is not known:
+                    break
+            else:
+                return old
+        return _Verdict(self._may_fit(name), view, usages)
+
+    def _may_fit(self, name: str) -> bool:
+        try:
+            task = self._task(name)
+        except Fault:
+            return self.plan.policy == "upstream"
+        if task.too_large is not None or task.incomplete is not None:
+            return False
+        return not Bounds.hopeless(task)
+
+    # One node.
+
+    def _task(self, name: str) -> NodeTask:
+        found = self._tasks.get(name)
+        if found is None:
+            snapshot = self.snapshot
+            node = snapshot.world.nodes.get(name)
+            if node is None:
+                raise UsageError(f"node {name!r} is not in the snapshot")
+            found = NodeTask(snapshot, self.plan, node, snapshot.view(name))
+            try:
+                found.prepare()
+            except Fault as fault:
+                found = fault
+            self._tasks[name] = found
+        if isinstance(found, Fault):
+            raise found
+        return found
+
+    def solve(self, node_name: str, budget: int = DEFAULT_BUDGET) -> Outcome:
+        """The exact answer for one node; ``budget`` limits the steps of the search."""
+        try:
+            return self._solve(node_name, budget)
+        except Fault as fault:
+            return Failed(fault.error_class, fault.message)
+
+    def _solve(self, node_name: str, budget: int) -> Outcome:
+        if not self.claims:
+            return Fits(())
+        task = self._task(node_name)
+        if task.too_large is not None or task.incomplete is not None:
+            return NoFit(node_reason(self, task))
+        try:
+            search = Search(task, budget, None)
+            try:
+                found = search.run()
+            except SwitchToPruning:
+                bounds = Bounds(task)
+                search = Search(task, budget, bounds)
+                found = search.run()
+        except BudgetSpent:
+            reason = Reason(
+                reason="undecided",
+                message=f"node {node_name}: no answer within {budget} search steps",
+                claim=claim_name(self.claims[0]),
+                nodes=1,
+                cure="raise the search budget, or ask for fewer devices with unequal constraints in one pod",
+            )
+            return GaveUp(reason)
+        if found:
+            return Fits(allocations(task, search, self._share_id))
+        invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
+        if invalid is not None and self.plan.policy == "upstream":
+            return Failed("pool-invalid", invalid.view.detail, node_only=True)
+        return NoFit(node_reason(self, task))
+
+
+def claim_name(claim: ResourceClaim) -> str:
+    """``namespace/name``, or what there is of it."""
+    name = claim.metadata.name or claim.metadata.generateName
+    return f"{claim.metadata.namespace}/{name}" if claim.metadata.namespace else name
+
+
+def prepare(
+    snapshot: Snapshot,
+    claims: Sequence[ResourceClaim],
+    policy: str = "drakkar",
+    share_id: Callable[[], str] | None = None,
+) -> Problem:
+    """A problem: these claims together against the snapshot.
+
+    ``policy`` is ``drakkar`` or ``upstream``; ``share_id`` makes the identifiers of shares (random UUIDs
+    unless given, the only use of randomness).
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
+    specs = [claim.spec for claim in claims]
+    key = plan_key(specs, policy)
+    plans = snapshot.shared.plans
+    plan = plans.pop(key, None)
+    if not isinstance(plan, Plan) or not plan.current(snapshot):
+        plan = make_plan(specs, snapshot, policy)
+        while len(plans) >= _PLAN_LIMIT:
+            del plans[next(iter(plans))]
+    plans[key] = plan
+    return Problem(snapshot, claims, plan, share_id or _random_share)
+
+
+def _random_share() -> str:
+    return str(uuid.uuid4())
+
+
+def explain(problem: Problem, nodes: Iterable[str]) -> Reason:
+    """Why the claims fit on none of the nodes: the reason that came furthest, over all of them."""
+    reasons: list[tuple[str, Reason]] = []
+    for name in nodes:
+        try:
+            reasons.append((name, node_reason(problem, problem._task(name))))
+        except Fault as fault:
+            reasons.append((name, fault_reason(problem, fault)))
+    return aggregate(problem.claims, reasons)
+
+
+def fault_reason(problem: Problem, fault: Fault) -> Reason:
+    """An error in the form of a reason."""
+    words = {
+        "cel-compile": "cel-runtime-error",
+        "cel-runtime": "cel-runtime-error",
+        "too-many-devices": "claim-too-large",
+        "class-missing": "class-missing",
+        "feature-off": "feature-off",
+        "all-incomplete-pool": "pool-incomplete",
+        "all-invalid-pool": "pool-incomplete",
+        "pool-invalid": "pool-incomplete",
+        "all-constraint": "constraint-unsatisfied",
+        "capacity-value": "request-exceeds-device",
+    }
+    claim = claim_name(problem.claims[0]) if problem.claims else ""
+    return Reason(reason=words.get(fault.error_class, fault.error_class), message=fault.message, claim=claim, nodes=1)

@@ -1,0 +1,185 @@
+"""One published slice and its devices, prepared for being asked many times.
+
+A record never changes: a new version of a slice, or a taint rule that hits it, makes new
+records. So whatever is computed from a record can be kept with it, and snapshots share it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drakkar.api.quantity import Quantity
+from drakkar.api.resource.v1 import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule, ResourceSlice
+from drakkar.inventory.nodeselector import CompiledSelector, compile_node_selector
+
+PoolKey = tuple[str, str]
+#: Type and value of an attribute; lists become frozen sets of such values.
+Scalar = tuple[str, bool | int | str]
+
+_SCALARS: Final = ("string", "int", "bool", "version")
+
+
+def amount(text: str) -> int:
+    """A quantity as an exact count of nano units."""
+    return Quantity.parse(text).nanos
+
+
+def scalar_of(attribute: DeviceAttribute) -> Scalar | None:
+    """Type and value of a scalar attribute; None for lists and for attributes without a value."""
+    if attribute.string is not None:
+        return ("string", attribute.string)
+    if attribute.int is not None:
+        return ("int", attribute.int)
+    if attribute.bool is not None:
+        return ("bool", attribute.bool)
+    if attribute.version is not None:
+        return ("version", attribute.version)
+    return None
+
+
+def values_of(attribute: DeviceAttribute) -> frozenset[Scalar]:
+    """The attribute as a set: a scalar is a set of one, a missing value the empty set."""
+    scalar = scalar_of(attribute)
+    if scalar is not None:
+        return frozenset((scalar,))
+    found: list[Scalar] = [("string", value) for value in attribute.strings or ()]
+    found += [("int", value) for value in attribute.ints or ()]
+    found += [("bool", value) for value in attribute.bools or ()]
+    found += [("version", value) for value in attribute.versions or ()]
+    return frozenset(found)
+
+
+class DeviceRecord:
+    """A device as published, with taints of rules added behind its own."""
+
+    __slots__ = ("binding", "blocking", "device", "id", "multi", "name", "node", "slice", "taints")
+
+    def __init__(self, device: Device, slice_record: SliceRecord, taints: tuple[DeviceTaint, ...]) -> None:
+        self.device = device
+        self.slice = slice_record
+        self.name = device.name
+        self.taints = taints
+        #: Taints that keep an allocation away unless tolerated.
+        self.blocking = tuple(t for t in taints if t.effect in ("NoSchedule", "NoExecute")) if taints else ()
+        self.multi = bool(device.allowMultipleAllocations)
+        self.binding = bool(device.bindingConditions)
+        self.node: CompiledSelector | None = (
+            compile_node_selector(device.nodeSelector) if device.nodeSelector is not None else None
+        )
+        #: Row in the columns of the inventory; -1 until the device is entered there.
+        self.id = -1
+
+    def on_node(self, labels: dict[str, str], name: str) -> bool:
+        """Whether the device's own node fields select the node (spec/allocation.md section 4)."""
+        device = self.device
+        if device.nodeName:
+            return device.nodeName == name
+        if device.allNodes:
+            return True
+        return self.node is not None and self.node.matches(labels, name)
+
+    def attribute(self, name: str) -> DeviceAttribute | None:
+        """The attribute with the qualified name, or the bare name in the driver's domain."""
+        attributes = self.device.attributes
+        if not attributes:
+            return None
+        found = attributes.get(name)
+        if found is None:
+            domain, slash, bare = name.partition("/")
+            if slash and domain == self.slice.driver:
+                found = attributes.get(bare)
+        return found
+
+
+class SliceRecord:
+    """A ResourceSlice with the records of its devices."""
+
+    __slots__ = (
+        "counters",
+        "devices",
+        "driver",
+        "first_id",
+        "generation",
+        "grouped",
+        "name",
+        "node_name",
+        "per_device",
+        "pool",
+        "selector",
+        "slice",
+        "want",
+    )
+
+    def __init__(self, published: ResourceSlice, rules: tuple[DeviceTaintRule, ...] = ()) -> None:
+        spec = published.spec
+        self.slice = published
+        self.name = published.metadata.name
+        self.driver = spec.driver
+        self.pool: PoolKey = (spec.driver, spec.pool.name)
+        self.generation = spec.pool.generation
+        self.want = spec.pool.resourceSliceCount
+        self.node_name = spec.nodeName or ""
+        self.per_device = bool(spec.perDeviceNodeSelection)
+        self.counters = bool(spec.sharedCounters)
+        self.selector: CompiledSelector | None = (
+            compile_node_selector(spec.nodeSelector) if spec.nodeSelector is not None else None
+        )
+        hitting = [rule for rule in rules if rule_hits(rule, spec.driver, spec.pool.name)]
+        self.devices: list[DeviceRecord] = []
+        for device in spec.devices or ():
+            taints = tuple(device.taints or ())
+            if hitting:
+                taints += tuple(r.spec.taint for r in hitting if _names(r, device.name))
+            self.devices.append(DeviceRecord(device, self, taints))
+        self.grouped = any(
+            use.compatibilityGroups for device in spec.devices or () for use in device.consumesCounters or ()
+        )
+        #: Rows of the devices are consecutive from here; -1 until entered.
+        self.first_id = -1
+
+    @property
+    def shared(self) -> bool:
+        """Whether the slice can reach more nodes than one named in it."""
+        return not self.node_name
+
+    def selectors(self) -> list[CompiledSelector]:
+        """All node selectors in the slice."""
+        found = [self.selector] if self.selector is not None else []
+        if self.per_device:
+            found += [record.node for record in self.devices if record.node is not None]
+        return found
+
+    def relevant(self, labels: dict[str, str], name: str) -> tuple[bool, str | None]:
+        """Whether the slice reaches the node, and the fault of a node selector met on the way."""
+        if self.node_name:
+            return self.node_name == name, None
+        if self.slice.spec.allNodes:
+            return True, None
+        if self.selector is not None:
+            return self.selector.matches(labels, name), self.selector.fault
+        if self.per_device:
+            for record in self.devices:
+                if record.device.nodeName:
+                    if record.device.nodeName == name:
+                        return True, None
+                elif record.device.allNodes:
+                    return True, None
+                elif record.node is not None:
+                    if record.node.fault is not None:
+                        return False, record.node.fault
+                    if record.node.matches(labels, name):
+                        return True, None
+        return False, None
+
+
+def rule_hits(rule: DeviceTaintRule, driver: str, pool: str) -> bool:
+    """Whether a taint rule can touch devices of the pool; a rule without a selector touches nothing."""
+    selector = rule.spec.deviceSelector
+    if selector is None:
+        return False
+    return selector.driver in (None, driver) and selector.pool in (None, pool)
+
+
+def _names(rule: DeviceTaintRule, device: str) -> bool:
+    selector = rule.spec.deviceSelector
+    return selector is not None and selector.device in (None, device)

@@ -1,0 +1,393 @@
+"""Pools: which of their slices count on a node, and what is left of their counters.
+
+Positions. All member slices of a pool generation, sorted by name, give every device of the pool
+one position; sets of devices are Python integers with one bit per position. A node sees the
+pool through a *target* mask. So a pool that reaches a thousand nodes is stored once.
+
+Source: spec/allocation.md section 5 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drakkar.inventory.devices import DeviceRecord, PoolKey, Scalar, SliceRecord, amount, scalar_of, values_of
+from drakkar.inventory.nodeselector import NAME_KEY, Hook
+from drakkar.inventory.switches import Switches
+from drakkar.inventory.usage import PoolUsage
+
+#: (counter index, nano units) for each counter that a device draws on.
+Uses = tuple[tuple[int, int], ...]
+#: Per counter set: (set name, groups of the device, empty = without groups).
+Groups = tuple[tuple[str, frozenset[str]], ...]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class Base:
+    """The devices and counters of a set of member slices, with positions."""
+
+    __slots__ = (
+        "_draws",
+        "_having",
+        "_scalars",
+        "_sets",
+        "by_name",
+        "counter_names",
+        "declared",
+        "devices",
+        "fault_sets",
+        "firsts",
+        "groups",
+        "key",
+        "members",
+        "multi",
+        "per_device",
+        "selected",
+        "serial",
+        "simple_names",
+        "skip",
+        "tainted",
+        "with_counters",
+    )
+    _next = 0
+
+    def __init__(self, key: PoolKey, members: tuple[SliceRecord, ...], switches: Switches) -> None:
+        Base._next += 1
+        self.serial = Base._next
+        self.key = key
+        self.members = members
+        self.devices: list[DeviceRecord] = []
+        #: Slice name → position of its first device.
+        self.firsts: dict[str, int] = {}
+        #: Device name → mask of its positions (more than one when nodes publish the same name).
+        self.by_name: dict[str, int] = {}
+        self.counter_names: list[tuple[str, str]] = []
+        self.declared: list[int] = []
+        #: Counter set names that occur twice.
+        self.fault_sets: list[str] = []
+        seen_sets: set[str] = set()
+        for member in members:
+            if member.counters and switches.PartitionableDevices:
+                for counter_set in member.slice.spec.sharedCounters or ():
+                    if counter_set.name in seen_sets:
+                        self.fault_sets.append(counter_set.name)
+                        continue
+                    seen_sets.add(counter_set.name)
+                    for name, counter in counter_set.counters.items():
+                        self.counter_names.append((counter_set.name, name))
+                        self.declared.append(amount(counter.value))
+                continue
+            self.firsts[member.name] = len(self.devices)
+            for record in member.devices:
+                position = 1 << len(self.devices)
+                self.by_name[record.name] = self.by_name.get(record.name, 0) | position
+                self.devices.append(record)
+        self.simple_names = len(self.by_name) == len(self.devices)
+        self.multi = self.per_device = self.skip = self.with_counters = self.tainted = 0
+        self.groups = False
+        for position, record in enumerate(self.devices):
+            bit = 1 << position
+            if record.multi and switches.ConsumableCapacity:
+                self.multi |= bit
+            if record.slice.per_device:
+                self.per_device |= bit
+            if record.slice.slice.spec.skipNodeOperations:
+                self.skip |= bit
+            if record.device.consumesCounters:
+                self.with_counters |= bit
+                self.groups = self.groups or (record.slice.grouped and switches.CompatibilityGroups)
+            if record.blocking:
+                self.tainted |= bit
+        #: Selector text → (passing, failing) positions; filled by the selector table.
+        self.selected: dict[str, tuple[int, int]] = {}
+        self._draws: list[Uses] | None = None
+        self._scalars: dict[str, list[Scalar | None]] = {}
+        self._sets: dict[str, list[frozenset[Scalar]]] = {}
+        self._having: dict[str, dict[Scalar, int]] = {}
+
+    def draws(self) -> list[Uses]:
+        """Per position, what the device draws from the pool's counters."""
+        if self._draws is None:
+            index = {name: number for number, name in enumerate(self.counter_names)}
+            self._draws = [
+                tuple(
+                    (index[(use.counterSet, name)], amount(counter.value))
+                    for use in record.device.consumesCounters or ()
+                    for name, counter in use.counters.items()
+                    if (use.counterSet, name) in index
+                )
+                for record in self.devices
+            ]
+        return self._draws
+
+    def scalars(self, attribute: str) -> list[Scalar | None]:
+        """Per position, the scalar value of an attribute; None where it is missing or a list."""
+        found = self._scalars.get(attribute)
+        if found is None:
+            found = self._scalars[attribute] = [
+                None if (value := record.attribute(attribute)) is None else scalar_of(value) for record in self.devices
+            ]
+        return found
+
+    def having(self, attribute: str, value: Scalar) -> int:
+        """Positions at which a scalar attribute has the value."""
+        masks = self._having.get(attribute)
+        if masks is None:
+            masks = self._having[attribute] = {}
+            for position, found in enumerate(self.scalars(attribute)):
+                if found is not None:
+                    masks[found] = masks.get(found, 0) | 1 << position
+        return masks.get(value, 0)
+
+    def sets(self, attribute: str) -> list[frozenset[Scalar]]:
+        """Per position, the value of an attribute as a set; empty where it is missing."""
+        found = self._sets.get(attribute)
+        if found is None:
+            found = self._sets[attribute] = [
+                frozenset() if (value := record.attribute(attribute)) is None else values_of(value)
+                for record in self.devices
+            ]
+        return found
+
+    def unknown_counter(self, positions: int) -> str | None:
+        """A device among ``positions`` that draws on a counter which no member declares, described."""
+        known: dict[str, set[str]] = {}
+        for set_name, counter in self.counter_names:
+            known.setdefault(set_name, set()).add(counter)
+        sets = {s.name for m in self.members if m.counters for s in m.slice.spec.sharedCounters or ()}
+        for position in bits(positions & self.with_counters):
+            record = self.devices[position]
+            for use in record.device.consumesCounters or ():
+                if use.counterSet not in sets:
+                    return (
+                        f"device {record.name} draws on counter set {use.counterSet}, which the pool does not declare"
+                    )
+                for counter in use.counters:
+                    if counter not in known.get(use.counterSet, ()):
+                        return (
+                            f"device {record.name} draws on counter {counter} of set {use.counterSet}, "
+                            "which the pool does not declare"
+                        )
+        return None
+
+
+class BaseUsage:
+    """What usage means for the positions of a base: bits in use, counters left, shares taken."""
+
+    __slots__ = ("busy", "consumed", "held_groups", "negative", "residual", "residual_kept", "shared")
+
+    def __init__(self, base: Base, usage: PoolUsage) -> None:
+        self.busy = 0
+        for name in usage.dedicated:
+            self.busy |= base.by_name.get(name, 0)
+        self.shared = 0
+        for name in usage.shares:
+            self.shared |= base.by_name.get(name, 0)
+        #: Position → capacity → consumed.
+        self.consumed: dict[int, dict[str, int]] = {}
+        for name, sums in usage.consumed.items():
+            for position in bits(base.by_name.get(name, 0)):
+                self.consumed[position] = sums
+        #: Counters left, as upstream counts (only what is published draws).
+        self.residual = list(base.declared)
+        held = usage.held()
+        if base.declared:
+            draws = base.draws()
+            for name in held:
+                for position in bits(base.by_name.get(name, 0)):
+                    for counter, nanos in draws[position]:
+                        self.residual[counter] -= nanos
+        #: Counters left when devices that vanished or changed keep drawing what they drew.
+        self.residual_kept = self.residual
+        if usage.ghosts and base.declared:
+            self.residual_kept = list(self.residual)
+            index = {name: number for number, name in enumerate(base.counter_names)}
+            draws = base.draws()
+            for name, sets in usage.ghosts.items():
+                for position in bits(base.by_name.get(name, 0)):
+                    for counter, nanos in draws[position]:
+                        self.residual_kept[counter] += nanos
+                now: dict[int, int] = {}
+                for position in bits(base.by_name.get(name, 0)):
+                    for counter, nanos in draws[position]:
+                        now[counter] = now.get(counter, 0) + nanos
+                for set_name, counters in sets.items():
+                    for counter, nanos in counters.items():
+                        number = index.get((set_name, counter))
+                        if number is not None:
+                            now[number] = max(now.get(number, 0), nanos)
+                for number, nanos in now.items():
+                    self.residual_kept[number] -= nanos
+        self.negative = any(left < 0 for left in self.residual)
+        #: Positions held in any form, whose compatibility groups bind newcomers.
+        self.held_groups = 0
+        if base.groups:
+            for name in held:
+                self.held_groups |= base.by_name.get(name, 0)
+
+
+def usage_on(base: Base, usage: PoolUsage) -> BaseUsage:
+    """The usage seen through a base; kept with the usage."""
+    found = usage.cache.get(base.serial)
+    if isinstance(found, BaseUsage):
+        return found
+    made = BaseUsage(base, usage)
+    usage.cache[base.serial] = made
+    return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolView:
+    """A pool as one node sees it. ``status`` is ``valid``, ``incomplete`` or ``invalid``."""
+
+    base: Base
+    targets: int
+    status: str
+    detail: str = ""
+    #: Whether a targeted device has binding conditions; such pools come last.
+    binding: bool = False
+
+
+def _is_shared(record: SliceRecord) -> bool:
+    return record.shared
+
+
+class Pool:
+    """All slices of one (driver, pool name). Never changes; a new slice makes a new pool."""
+
+    __slots__ = (
+        "_bases",
+        "_switches",
+        "_views",
+        "everywhere",
+        "faulty",
+        "hooks",
+        "index",
+        "key",
+        "node_names",
+        "slices",
+    )
+
+    def __init__(self, key: PoolKey, index: int, slices: dict[str, SliceRecord], switches: Switches) -> None:
+        self.key = key
+        #: Number of the pool in the inventory; usage is kept under it.
+        self.index = index
+        self.slices = slices
+        self._switches = switches
+        self._bases: dict[tuple[str, ...], Base] = {}
+        self._views: dict[tuple[str, ...], PoolView | None] = {}
+        self.node_names = frozenset(s.node_name for s in slices.values() if s.node_name)
+        #: Whether a slice, or a device in it, is for all nodes.
+        self.everywhere = False
+        #: Whether some node selector cannot be parsed; then every node has to look.
+        self.faulty = False
+        for record in slices.values():
+            if record.shared:
+                if record.slice.spec.allNodes or (record.per_device and any(d.device.allNodes for d in record.devices)):
+                    self.everywhere = True
+                self.faulty = self.faulty or any(s.fault is not None for s in record.selectors())
+        #: Labels by which nodes find the pool, or None when every node has to look at it.
+        self.hooks = None if self.everywhere or self.faulty else self._find_hooks()
+
+    def _find_hooks(self) -> tuple[Hook, ...] | None:
+        hooks: list[Hook] = [(NAME_KEY, name) for name in self.node_names]
+        for record in self.slices.values():
+            if not record.shared:
+                continue
+            for selector in record.selectors():
+                if selector.hooks is None:
+                    return None
+                hooks += selector.hooks
+            if record.per_device:
+                hooks += [(NAME_KEY, d.device.nodeName) for d in record.devices if d.device.nodeName]
+        return tuple(dict.fromkeys(hooks))
+
+    def bases(self) -> list[Base]:
+        """The bases made so far."""
+        return list(self._bases.values())
+
+    def any_base(self) -> Base:
+        """A base of the newest generation, whichever nodes it is for."""
+        newest = max(record.generation for record in self.slices.values())
+        return self._base([r for r in self.slices.values() if r.generation == newest and not self._dropped(r)])
+
+    def _dropped(self, record: SliceRecord) -> bool:
+        return record.grouped and not self._switches.CompatibilityGroups
+
+    def relevant(self, labels: dict[str, str], name: str) -> tuple[list[SliceRecord], str | None]:
+        """Slices that reach the node, and the fault of an unusable node selector."""
+        found: list[SliceRecord] = []
+        for record in sorted(self.slices.values(), key=_is_shared):
+            if not self._switches.PartitionableDevices and (record.per_device or record.counters):
+                continue
+            if self._dropped(record):
+                continue
+            hit, fault = record.relevant(labels, name)
+            if fault is not None:
+                return [], f"node selector of ResourceSlice {record.name}: {fault}"
+            if hit:
+                found.append(record)
+        return found, None
+
+    def view(self, relevant: list[SliceRecord]) -> PoolView | None:
+        """The pool as seen by a node that these slices reach; None when it counts for nothing there."""
+        if not relevant:
+            return None
+        if len(relevant) > 1:
+            newest = max(record.generation for record in relevant)
+            relevant = [record for record in relevant if record.generation == newest]
+        names = tuple(record.name for record in relevant)
+        if names in self._views:
+            return self._views[names]
+        made = self._views[names] = self._make_view(relevant)
+        return made
+
+    def _make_view(self, relevant: list[SliceRecord]) -> PoolView | None:
+        generation, want = relevant[0].generation, relevant[0].want
+        members = relevant
+        if len(relevant) != want:
+            if any(record.generation > generation for record in self.slices.values()):
+                return None
+            members = [r for r in self.slices.values() if r.generation == generation and not self._dropped(r)]
+        base = self._base(members)
+        targets = 0
+        for record in relevant:
+            first = base.firsts.get(record.name)
+            if first is not None:
+                targets |= ((1 << len(record.devices)) - 1) << first
+        if len(members) != want:
+            detail = f"pool {self.key[1]} of {self.key[0]} has {len(members)} of {want} slices"
+            return PoolView(base, targets, "incomplete", detail)
+        binding = any(base.devices[position].binding for position in bits(targets))
+        fault = self._fault(base, targets)
+        if fault is not None:
+            return PoolView(base, targets, "invalid", f"pool {self.key[1]} of {self.key[0]}: {fault}", binding)
+        return PoolView(base, targets, "valid", "", binding)
+
+    def _fault(self, base: Base, targets: int) -> str | None:
+        if not base.simple_names:
+            for name, mask in base.by_name.items():
+                if (mask & targets).bit_count() > 1:
+                    return f"device name {name} occurs twice"
+        if not self._switches.PartitionableDevices:
+            return None
+        if base.fault_sets:
+            return f"counter set {base.fault_sets[0]} is declared twice"
+        every = (1 << len(base.devices)) - 1
+        return base.unknown_counter(targets) or base.unknown_counter(every & ~targets)
+
+    def _base(self, members: list[SliceRecord]) -> Base:
+        ordered = sorted(members, key=lambda record: record.name.encode())
+        names = tuple(record.name for record in ordered)
+        found = self._bases.get(names)
+        if found is None:
+            found = self._bases[names] = Base(self.key, tuple(ordered), self._switches)
+        return found

@@ -1,0 +1,280 @@
+"""Selectors evaluated once per distinct combination of what they read.
+
+Devices get dense row numbers in the order in which they are first asked about. For every attribute,
+capacity and the driver that some selector reads there is a column of small integers, equal
+values having equal numbers. A selector looks at the distinct tuples of its columns only: forty
+thousand devices of three models cost three evaluations. A device whose own data cannot be read
+by CEL (an attribute without a value, an impossible version) fails in every expression, so it
+is asked by itself. Rows are only ever added, so snapshots of any age can share the tables.
+
+Source: spec/engine.md section 2, spec/allocation.md section 9.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from drakkar.api.errors import ParseError
+from drakkar.api.quantity import Quantity
+from drakkar.api.resource.v1 import DeviceAttribute
+from drakkar.api.semver import Semver
+from drakkar.inventory.devices import DeviceRecord, SliceRecord
+from drakkar.inventory.pools import Base
+
+#: What a selector says about a device.
+NO: Final = 1
+YES: Final = 2
+ERROR: Final = 3
+
+Read = tuple[str, ...]
+
+
+class Program(Protocol):
+    """The part of a compiled selector that is used here (see the architecture page)."""
+
+    @property
+    def reads(self) -> frozenset[Any] | None: ...
+
+    def evaluate(self, device: Any) -> bool: ...
+
+
+class Cel(Protocol):
+    """How selectors are compiled and devices presented to them; the default is :mod:`drakkar.cel`."""
+
+    def compile(self, text: str) -> Program:
+        """The program; raises a :class:`~drakkar.api.errors.DrakkarError` when the text is wrong."""
+        ...
+
+    def present(self, record: DeviceRecord) -> Any:
+        """The device as a program wants it."""
+        ...
+
+
+class Column:
+    """Numbers that stand for values; 0 is absent."""
+
+    __slots__ = ("codes", "interned", "read")
+
+    def __init__(self, read: Read) -> None:
+        self.read = read
+        self.codes: array[int] = array("i")
+        self.interned: dict[Any, int] = {None: 0}
+
+    def extend(self, rows: list[DeviceRecord]) -> None:
+        """Adds the rows behind those that the column has."""
+        value_of = _READERS[self.read[0]]
+        interned, codes, read = self.interned, self.codes, self.read
+        for row in rows[len(codes) :]:
+            value = value_of(row, read)
+            code = interned.get(value)
+            if code is None:
+                code = interned[value] = len(interned)
+            codes.append(code)
+
+
+def _driver(row: DeviceRecord, _read: Read) -> Any:
+    return row.slice.driver
+
+
+def _multi(row: DeviceRecord, _read: Read) -> Any:
+    return row.device.allowMultipleAllocations
+
+
+def _lookup(values: dict[str, Any] | None, row: DeviceRecord, read: Read) -> Any:
+    if not values:
+        return None
+    domain, name = read[1], read[2]
+    found = values.get(f"{domain}/{name}")
+    if found is None and domain == row.slice.driver:
+        found = values.get(name)
+    return found
+
+
+def _attribute(row: DeviceRecord, read: Read) -> Any:
+    found: DeviceAttribute | None = _lookup(row.device.attributes, row, read)
+    if found is None:
+        return None
+    if found.string is not None:
+        return ("s", found.string)
+    return (
+        found.int,
+        found.bool,
+        found.version,
+        None if found.strings is None else tuple(found.strings),
+        None if found.ints is None else tuple(found.ints),
+        None if found.bools is None else tuple(found.bools),
+        None if found.versions is None else tuple(found.versions),
+    )
+
+
+def _capacity(row: DeviceRecord, read: Read) -> Any:
+    found = _lookup(row.device.capacity, row, read)
+    return None if found is None else found.value
+
+
+def _damaged(row: DeviceRecord, _read: Read) -> Any:
+    return row.id + 1 if is_damaged(row) else None
+
+
+_READERS: Final[dict[str, Callable[[DeviceRecord, Read], Any]]] = {
+    "driver": _driver,
+    "multi": _multi,
+    "attributes": _attribute,
+    "capacity": _capacity,
+    "damaged": _damaged,
+}
+_DAMAGED: Final[Read] = ("damaged",)
+_VALUELESS: Final = DeviceAttribute()
+
+
+def is_damaged(row: DeviceRecord) -> bool:
+    """Whether some attribute or capacity of the device cannot be turned into a CEL value."""
+    for attribute in (row.device.attributes or {}).values():
+        versions = attribute.versions or ()
+        if attribute.version is not None:
+            versions = (attribute.version,)
+        elif attribute == _VALUELESS:
+            return True
+        for version in versions:
+            try:
+                Semver.parse(version)
+            except ParseError:
+                return True
+    for capacity in (row.device.capacity or {}).values():
+        try:
+            Quantity.parse(capacity.value)
+        except ParseError:
+            return True
+    return False
+
+
+class Selector:
+    """One expression and what it says about every device asked so far."""
+
+    __slots__ = ("_columns", "_memo", "fault", "program", "results", "text")
+
+    def __init__(self, text: str, table: SelectorTable) -> None:
+        self.text = text
+        self.program: Program | None = None
+        #: Why the text does not compile.
+        self.fault: Exception | None = None
+        try:
+            self.program = table.cel.compile(text)
+        except Exception as error:
+            if not is_cel_error(error):
+                raise
+            self.fault = error
+        self.results = bytearray()
+        self._memo: dict[Any, int] = {}
+        self._columns: list[Column] | None = None
+        if self.program is not None and self.program.reads is not None:
+            reads = sorted((tuple(read) for read in self.program.reads), key=str)
+            self._columns = [table.column(read) for read in (*reads, _DAMAGED)]
+
+    def extend(self, rows: list[DeviceRecord], table: SelectorTable) -> None:
+        """Asks about rows that are new since the last time."""
+        start = len(self.results)
+        if self.program is None:
+            self.results.extend(bytes((ERROR,)) * (len(rows) - start))
+            return
+        if self._columns is None:
+            self.results.extend(self._ask(row, table) for row in rows[start:])
+            return
+        for column in self._columns:
+            column.extend(rows)
+        memo = self._memo
+        keys = list(zip(*(column.codes[start:] for column in self._columns), strict=True))
+        for offset, key in enumerate(keys):
+            if key not in memo:
+                memo[key] = self._ask(rows[start + offset], table)
+        self.results.extend([memo[key] for key in keys])
+
+    def _ask(self, row: DeviceRecord, table: SelectorTable) -> int:
+        return ERROR if isinstance(answer := self.ask(row, table), Exception) else YES if answer else NO
+
+    def ask(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
+        """The answer for one device, or the error that the expression ends in."""
+        if self.program is None:
+            return self.fault or ParseError(self.text)
+        try:
+            return self.program.evaluate(table.cel.present(row))
+        except Exception as error:
+            if not is_cel_error(error):
+                raise
+            return error
+
+
+def is_cel_error(error: Exception) -> bool:
+    """Whether an exception is the expression's own error and no defect of ours."""
+    from drakkar.api.errors import DrakkarError
+
+    return isinstance(error, DrakkarError)
+
+
+class SelectorTable:
+    """All selectors that were asked for lately, over all devices that were asked about."""
+
+    def __init__(self, cel: Cel, limit: int = 1024) -> None:
+        self.cel = cel
+        self.rows: list[DeviceRecord] = []
+        self._columns: dict[Read, Column] = {}
+        self._selectors: dict[str, Selector] = {}
+        self._limit = limit
+
+    def column(self, read: Read) -> Column:
+        """The column for something that expressions read."""
+        found = self._columns.get(read)
+        if found is None:
+            found = self._columns[read] = Column(read)
+        return found
+
+    def selector(self, text: str) -> Selector:
+        """The selector; compiled on first use, the one unused for longest goes when there are too many."""
+        found = self._selectors.pop(text, None)
+        if found is None:
+            if len(self._selectors) >= self._limit:
+                del self._selectors[next(iter(self._selectors))]
+            found = Selector(text, self)
+        self._selectors[text] = found
+        return found
+
+    def enter(self, record: SliceRecord) -> int:
+        """Gives the devices of a slice their rows; returns the first."""
+        if record.first_id < 0:
+            record.first_id = len(self.rows)
+            for device in record.devices:
+                device.id = len(self.rows)
+                self.rows.append(device)
+        return record.first_id
+
+    def select(self, text: str, base: Base) -> tuple[int, int]:
+        """Positions of a pool that the selector passes, and positions where it fails with an error."""
+        found = base.selected.get(text)
+        if found is not None:
+            return found
+        yes = error = 0
+        selector = self.selector(text)
+        for member in base.members:
+            first = base.firsts.get(member.name)
+            if first is None or not member.devices:
+                continue
+            row = self.enter(member)
+            if len(selector.results) < row + len(member.devices):
+                selector.extend(self.rows, self)
+            answers = selector.results[row : row + len(member.devices)]
+            yes |= _mask(answers, YES) << first
+            error |= _mask(answers, ERROR) << first
+        base.selected[text] = yes, error
+        return yes, error
+
+
+def _mask(answers: bytearray, wanted: int) -> int:
+    if wanted not in answers:
+        return 0
+    mask = 0
+    for position, answer in enumerate(answers):
+        if answer == wanted:
+            mask |= 1 << position
+    return mask

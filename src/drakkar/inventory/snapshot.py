@@ -1,0 +1,218 @@
+"""The cluster as it was at one moment, for decisions.
+
+A snapshot shares almost everything with the inventory it comes from and with other snapshots. It never
+changes; :meth:`Snapshot.assume` and :meth:`Snapshot.release` give a *what-if* snapshot beside
+it, for plans and for deciding about several pods before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from drakkar.api.resource.v1 import AllocationResult, DeviceClass
+from drakkar.inventory.devices import PoolKey
+from drakkar.inventory.nodeselector import NAME_KEY, Hook
+from drakkar.inventory.pages import Pages
+from drakkar.inventory.pools import BaseUsage, Pool, PoolView, bits, usage_on
+from drakkar.inventory.selection import SelectorTable
+from drakkar.inventory.switches import Switches
+from drakkar.inventory.usage import PoolUsage, holdings_of
+
+NO_POOLS: tuple[Pool, ...] = ()
+
+
+class Node:
+    """A node and the pools that reach it. A change of its labels makes a new one."""
+
+    __slots__ = ("features", "labels", "name", "view", "view_of")
+
+    def __init__(self, name: str, labels: dict[str, str], features: frozenset[str]) -> None:
+        self.name = name
+        self.labels = labels
+        self.features = features
+        self.view: NodeView | None = None
+        #: What the kept view was made of; it counts only while this is unchanged.
+        self.view_of: tuple[tuple[Pool, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenPool:
+    """A pool in a node's view: where its positions start, and which devices really are on the node."""
+
+    pool: Pool
+    view: PoolView
+    offset: int
+    #: Positions (of the pool) in slices that target the node; selectors are asked about these.
+    targets: int
+    #: Those whose own node fields select the node too; only they can be taken.
+    here: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokenPool:
+    """An incomplete or invalid pool; ``before`` valid ones stand before it in the order of pools."""
+
+    before: int
+    pool: Pool
+    view: PoolView
+
+
+class NodeView:
+    """All devices a node can use, in the order in which upstream tries them."""
+
+    __slots__ = ("broken", "fatal", "name", "places", "pools", "size")
+
+    def __init__(self, name: str, pools: list[SeenPool], broken: list[BrokenPool], fatal: str | None) -> None:
+        self.name = name
+        self.pools = pools
+        #: Incomplete and invalid pools, in order.
+        self.broken = broken
+        #: A fault that ends every attempt on this node (a node selector that cannot be parsed).
+        self.fatal = fatal
+        self.size = pools[-1].offset + len(pools[-1].view.base.devices) if pools else 0
+        #: Position in the view → (number of the pool, position in the pool).
+        self.places = [
+            (number, local) for number, seen in enumerate(pools) for local in range(len(seen.view.base.devices))
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """The structure that snapshots share until it changes: who exists, not who holds what."""
+
+    nodes: dict[str, Node]
+    classes: dict[str, DeviceClass]
+    pools: dict[PoolKey, Pool]
+    #: Label (or node name) → pools that nodes with it may see.
+    hooks: dict[Hook, tuple[Pool, ...]]
+    #: Pools that every node has to look at.
+    everywhere: tuple[Pool, ...]
+
+
+def pools_for(world: World, node: Node) -> tuple[tuple[Pool, ...], ...]:
+    """Pools that may reach the node, grouped by the way they were found."""
+    hooks = world.hooks
+    found = [world.everywhere] if world.everywhere else []
+    mine = hooks.get((NAME_KEY, node.name))
+    if mine is not None:
+        found.append(mine)
+    if len(hooks) > 0:
+        for label in node.labels.items():
+            pools = hooks.get(label)
+            if pools is not None:
+                found.append(pools)
+    return tuple(found)
+
+
+def node_view(world: World, node: Node) -> NodeView:
+    """The node's view, made when first needed and again after a change of the pools that reach it."""
+    sources = pools_for(world, node)
+    kept = node.view
+    if kept is not None and len(sources) == len(node.view_of):
+        for new, old in zip(sources, node.view_of, strict=True):
+            if new is not old:
+                break
+        else:
+            return kept
+    node.view = made = _make_view(node, sources)
+    node.view_of = sources
+    return made
+
+
+def _make_view(node: Node, sources: Iterable[tuple[Pool, ...]]) -> NodeView:
+    pools = {pool.key: pool for group in sources for pool in group}
+    fatal: str | None = None
+    seen: list[tuple[bool, bytes, bytes, Pool, PoolView]] = []
+    for key, pool in pools.items():
+        relevant, fault = pool.relevant(node.labels, node.name)
+        if fault is not None:
+            fatal = fatal or fault
+            continue
+        view = pool.view(relevant)
+        if view is not None:
+            seen.append((view.binding, key[0].encode(), key[1].encode(), pool, view))
+    seen.sort(key=lambda entry: entry[:3])
+    valid: list[SeenPool] = []
+    broken: list[BrokenPool] = []
+    offset = 0
+    for _, _, _, pool, view in seen:
+        if view.status != "valid":
+            broken.append(BrokenPool(len(valid), pool, view))
+            continue
+        base = view.base
+        here = view.targets
+        for position in bits(here & base.per_device):
+            if not base.devices[position].on_node(node.labels, node.name):
+                here &= ~(1 << position)
+        valid.append(SeenPool(pool, view, offset, view.targets, here))
+        offset += len(base.devices)
+    return NodeView(node.name, valid, broken, fatal)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all snapshots of one inventory have in common: tables that only grow, and caches."""
+
+    selectors: SelectorTable
+    switches: Switches
+    #: Kept by the allocator: prepared plans by their key.
+    plans: dict[Any, Any]
+    #: Names of nodes (None: all) whose answer may have changed, one entry per change.
+    log: list[frozenset[str] | None]
+    #: Number of the change that ``log[0]`` is.
+    log_start: int
+
+
+class Snapshot:
+    """An immutable view of the cluster; make one with :meth:`Inventory.snapshot` or :func:`drakkar.snapshot`."""
+
+    __slots__ = ("_usage", "shared", "version", "world")
+
+    def __init__(self, world: World, usage: Pages[PoolUsage], shared: Shared, version: int | None) -> None:
+        self.world = world
+        self._usage = usage
+        self.shared = shared
+        #: Number of changes the inventory had seen; None for a what-if snapshot.
+        self.version = version
+
+    @property
+    def switches(self) -> Switches:
+        """Feature switches of the inventory."""
+        return self.shared.switches
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of all nodes, in the order in which they were added."""
+        return tuple(self.world.nodes)
+
+    def view(self, node: str) -> NodeView:
+        """What the node can use; :class:`KeyError` for an unknown node."""
+        return node_view(self.world, self.world.nodes[node])
+
+    def usage(self, pool: Pool) -> PoolUsage:
+        """Who holds what in the pool."""
+        return self._usage[pool.index]
+
+    def state(self, seen: SeenPool) -> BaseUsage:
+        """What is in use and what is left, by the positions of the pool."""
+        return usage_on(seen.view.base, self._usage[seen.pool.index])
+
+    def assume(self, allocation: AllocationResult) -> Snapshot:
+        """A snapshot in which somebody holds this allocation too."""
+        usage = self._usage.fork()
+        for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
+            pool = self.world.pools.get(holding.pool)
+            if pool is not None:
+                usage[pool.index] = usage[pool.index].booked(holding)
+        return Snapshot(self.world, usage, self.shared, None)
+
+    def release(self, allocation: AllocationResult) -> Snapshot:
+        """A snapshot in which this allocation, held before, is free again."""
+        usage = self._usage.fork()
+        for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
+            pool = self.world.pools.get(holding.pool)
+            if pool is not None:
+                usage[pool.index] = usage[pool.index].released(holding)
+        return Snapshot(self.world, usage, self.shared, None)

@@ -1,0 +1,57 @@
+"""The feature switches that change what an allocation may look like.
+
+Upstream's allocator knows eleven of them; several API gates can stand behind one switch. They
+are fixed for the life of an inventory, because they decide how slices are read.
+
+Source: spec/allocation.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """One boolean per allocator feature; the defaults are those of Kubernetes 1.37."""
+
+    AdminAccess: bool = True
+    CompatibilityGroups: bool = False
+    ConsumableCapacity: bool = True
+    DerivedAttributes: bool = False
+    DeviceBindingAndStatus: bool = True
+    DeviceTaints: bool = True
+    DeviceTaintRules: bool = True
+    FractionalCapacityRange: bool = True
+    ListTypeAttributes: bool = False
+    OptionalNodeOperations: bool = False
+    PartitionableDevices: bool = True
+    PrioritizedList: bool = True
+
+    @staticmethod
+    def from_names(names: Mapping[str, bool] | None) -> Switches:
+        """Switches of a scenario of the oracle: all off unless named; None means the defaults."""
+        if names is None:
+            return Switches()
+        known = {field.name for field in fields(Switches)}
+        chosen = {name: bool(on) for name, on in names.items() if name in known}
+        return Switches(**{name: chosen.get(name, name == "DeviceTaintRules") for name in known})
+
+    @staticmethod
+    def from_gates(enabled: Callable[[str], bool]) -> Switches:
+        """Switches that follow from feature gates of the API server; ``enabled`` tells a gate's state."""
+        return Switches(
+            AdminAccess=enabled("DRAAdminAccess"),
+            CompatibilityGroups=enabled("DRADeviceCompatibilityGroups"),
+            ConsumableCapacity=enabled("DRAConsumableCapacity"),
+            DerivedAttributes=enabled("DRADerivedAttributes"),
+            DeviceBindingAndStatus=enabled("DRADeviceBindingConditions") and enabled("DRAResourceClaimDeviceStatus"),
+            DeviceTaints=enabled("DRADeviceTaints"),
+            DeviceTaintRules=enabled("DRADeviceTaintRules"),
+            FractionalCapacityRange=enabled("DRAFractionalCapacityRange"),
+            ListTypeAttributes=enabled("DRAListTypeAttributes"),
+            OptionalNodeOperations=enabled("DRAOptionalNodeOperations"),
+            PartitionableDevices=enabled("DRAPartitionableDevices"),
+            PrioritizedList=enabled("DRAPrioritizedList"),
+        )

@@ -1,0 +1,128 @@
+"""What allocations hold in one pool.
+
+Holdings are kept by name, not by position, because a claim can hold a device that its driver
+no longer publishes. Values are never changed in place: booking makes a new one, so a snapshot
+keeps the state it was taken with.
+
+Source: spec/allocation.md sections 1 and 12.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from drakkar.api.resource.v1 import AllocationResult
+from drakkar.inventory.devices import PoolKey, amount
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One result of an allocation: a whole device, or with ``share`` a part of one."""
+
+    pool: PoolKey
+    device: str
+    share: str | None
+    capacity: tuple[tuple[str, int], ...] = ()
+
+
+def holdings_of(allocation: AllocationResult, shares: bool) -> tuple[Holding, ...]:
+    """What an allocation takes away; admin access takes nothing, and shares count as whole devices if off."""
+    found: list[Holding] = []
+    for result in allocation.devices.results or ():
+        if result.adminAccess:
+            continue
+        pool = (result.driver, result.pool)
+        if shares and result.shareID is not None:
+            capacity = tuple((name, amount(text)) for name, text in (result.consumedCapacity or {}).items())
+            found.append(Holding(pool, result.device, result.shareID, capacity))
+        else:
+            found.append(Holding(pool, result.device, None))
+    return tuple(found)
+
+
+class PoolUsage:
+    """Who holds what in one pool. Two claims can hold one device (bad data); both are counted."""
+
+    __slots__ = ("cache", "consumed", "dedicated", "ghosts", "shares")
+
+    def __init__(self) -> None:
+        #: Device name → number of claims that hold it whole.
+        self.dedicated: dict[str, int] = {}
+        #: Device name → share → number of claims.
+        self.shares: dict[str, dict[str, int]] = {}
+        #: Device name → capacity → consumed nano units.
+        self.consumed: dict[str, dict[str, int]] = {}
+        #: Held devices that vanished or changed → counter set → counter → what they drew when last seen.
+        self.ghosts: dict[str, dict[str, dict[str, int]]] = {}
+        #: Derived state per member set of the pool; see :mod:`drakkar.inventory.pools`.
+        self.cache: dict[int, object] = {}
+
+    def _copy(self) -> PoolUsage:
+        other = PoolUsage()
+        other.dedicated = dict(self.dedicated)
+        other.shares = self.shares
+        other.consumed = self.consumed
+        other.ghosts = self.ghosts
+        return other
+
+    def booked(self, holding: Holding) -> PoolUsage:
+        """The usage with one more holding."""
+        other = self._copy()
+        name = holding.device
+        if holding.share is None:
+            other.dedicated[name] = other.dedicated.get(name, 0) + 1
+            return other
+        held = dict(self.shares.get(name, {}))
+        held[holding.share] = held.get(holding.share, 0) + 1
+        other.shares = {**self.shares, name: held}
+        if holding.capacity:
+            sums = dict(self.consumed.get(name, {}))
+            for capacity, nanos in holding.capacity:
+                sums[capacity] = sums.get(capacity, 0) + nanos
+            other.consumed = {**self.consumed, name: sums}
+        return other
+
+    def released(self, holding: Holding) -> PoolUsage:
+        """The usage with one holding less."""
+        other = self._copy()
+        name = holding.device
+        if holding.share is None:
+            left = other.dedicated.pop(name, 0) - 1
+            if left > 0:
+                other.dedicated[name] = left
+        else:
+            held = dict(self.shares.get(name, {}))
+            count = held.pop(holding.share, 0) - 1
+            if count > 0:
+                held[holding.share] = count
+            other.shares = {**self.shares, name: held}
+            sums = dict(self.consumed.get(name, {}))
+            for capacity, nanos in holding.capacity:
+                sums[capacity] = sums.get(capacity, 0) - nanos
+            other.consumed = {**self.consumed, name: {key: value for key, value in sums.items() if value}}
+            if not held:
+                del other.shares[name]
+            if not other.consumed[name]:
+                del other.consumed[name]
+        if other.ghosts and not other.holds(name):
+            other.ghosts = {key: value for key, value in other.ghosts.items() if key != name}
+        return other
+
+    def with_ghosts(self, ghosts: dict[str, dict[str, dict[str, int]]]) -> PoolUsage:
+        """The usage with remembered draws of devices that are no longer published as they were."""
+        other = self._copy()
+        other.ghosts = ghosts
+        return other
+
+    def holds(self, name: str) -> bool:
+        """Whether the device is held in any form."""
+        return name in self.dedicated or name in self.shares or name in self.consumed
+
+    def held(self) -> set[str]:
+        """Names of all devices held in any form."""
+        return {*self.dedicated, *self.shares, *self.consumed}
+
+
+#: Usage of a pool in which nothing is held.
+UNUSED: Final = PoolUsage()
