@@ -228,3 +228,20 @@ def _combine(
 ) -> None:
     for name, amount in more.items():
         total[name] = how(total[name], amount) if name in total else amount
+
+
+def pod_qos_class(pod: Mapping[str, Any]) -> str:
+    """Guaranteed, Burstable or BestEffort, from the CPU and memory of the pod's containers."""
+    spec = child(pod, "spec")
+    holders = [spec] if at(spec, "resources") else [*children(spec, "initContainers"), *children(spec, "containers")]
+    guaranteed = True
+    anything = False
+    for holder in holders:
+        requests, limits = _amounts(holder, "requests"), _amounts(holder, "limits")
+        for name in _POD_LEVEL:
+            limit, request = limits.get(name), requests.get(name)
+            anything = anything or bool(limit) or bool(request)
+            guaranteed = guaranteed and bool(limit) and (request is None or request == limit)
+    if not anything:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
