@@ -314,7 +314,7 @@ class Claims:
     def _reserve(self, pod: Object, group: Object | None) -> Iterable[Patch]:
         """Reservations for a pod that was bound without them."""
         special = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
-        wanted = sorted({*(name for name in pod_claim_names(pod).values() if name), *([special] if special else [])})
+        wanted: list[str] = sorted({name for name in (*pod_claim_names(pod).values(), special) if name})
         mine = {uid_of(pod)} | ({uid_of(group)} if group is not None else set())
         for name in wanted:
             claim: ResourceClaim | None = self._claims.get(namespace_of(pod), name)

@@ -15,7 +15,7 @@ waiting cures nothing there; ``status.failed`` and ``backoffLimit`` count it as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +90,8 @@ class Jobs:
             assert pod is not None
             owner = controller_of(pod)
             if owner is not None and owner.get("kind") == JOB.kind:
-                self._seen.setdefault(owner["uid"], set()).add(name_of(pod))
+                if owner["uid"] in self._seen:
+                    self._seen[owner["uid"]].add(name_of(pod))
                 queue.add(f"job:{namespace_of(pod)}/{owner['name']}")
                 job = self._jobs.uid(owner["uid"])
             else:
@@ -138,15 +139,20 @@ class Jobs:
                 return []
         return [_untrack(pod)]
 
-    def _free_name(self, job: Object, slot: str) -> str:
-        """The next name of a pod of the slot (index, or "")."""
-        seen = self._seen.setdefault(uid_of(job), set())
-        cursors = self._cursor.setdefault(uid_of(job), {})
-        number = cursors.get(slot, 0)
+    def _free_name(self, job: Object, slot: str, taken: set[str]) -> str:
+        """The next name of a pod of the slot (index, or ""), not one of ``taken``."""
+        uid = uid_of(job)
+        if uid not in self._seen:
+            self._seen[uid] = {name_of(pod) for pod in self._pods.by(BY_CONTROLLER, uid)}
+        seen = self._seen[uid]
+        cursors = self._cursor.setdefault(uid, {})
         base = _name_base(job, slot)
-        while (name := base + suffix(uid_of(job), slot, number)) in seen:
+        number = cursors.get(slot, 0)
+        while base + suffix(uid, slot, number) in seen:
             number += 1
         cursors[slot] = number
+        while (name := base + suffix(uid, slot, number)) in seen or name in taken:
+            number += 1
         return name
 
 
@@ -189,7 +195,9 @@ class _Count:
 class _Pass:
     """One look at one Job: status first, then finalizers, then pods to delete and to create."""
 
-    def __init__(self, job: Object, pods: Sequence[Object], now: float, free_name: Any):
+    def __init__(
+        self, job: Object, pods: Sequence[Object], now: float, free_name: Callable[[Object, str, set[str]], str]
+    ):
         self.job = job
         self.now = now
         self._free_name = free_name
@@ -495,12 +503,7 @@ class _Pass:
 
     def _new_pod(self, index: int | None, taken: set[str]) -> list[Write]:
         job = self.job
-        slot = "" if index is None else str(index)
-        name = self._free_name(job, slot)
-        number = 0
-        while name in taken:
-            number += 1
-            name = _name_base(job, slot) + suffix(uid_of(job), slot, name, number)
+        name = self._free_name(job, "" if index is None else str(index), taken)
         taken.add(name)
         failures = 0
         if index is not None and self.per_index is not None:

@@ -5,6 +5,8 @@ the grace, or declared ``node.kubernetes.io/out-of-service``) nobody will answer
 set Failed and deleted with grace 0, on its UID. The agent that comes back kills what the API
 no longer knows before it reports Ready, so nothing runs twice unseen.
 
+A pod that is deleted before it has a node has no agent either and goes the same way.
+
 Pods bound to a node that does not exist are let go as well, after the same grace: the node
 may only be registering again.
 
@@ -27,6 +29,7 @@ from drakkar.controllers.heartbeats import Heartbeats
 
 LOST = "the node was lost while the pod was being deleted"
 OUT_OF_SERVICE = "the node is out of service"
+NEVER_BOUND = "the pod was deleted before it had a node"
 NO_NODE = "the node of the pod no longer exists"
 
 
@@ -62,9 +65,9 @@ class NodeLoss:
             self._heartbeats.on_return(lambda node: queue.add(f"node:{node}"))
 
         def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
-            if new is None or event == "DELETED" or not pod_node(new):
+            if new is None or event == "DELETED":
                 return
-            if is_deleting(new) or self._nodes.get("", pod_node(new)) is None:
+            if is_deleting(new) or (pod_node(new) and self._nodes.get("", pod_node(new)) is None):
                 queue.add(f"pod:{key_of(new)}")
 
         def node_changed(event: str, old: Object | None, new: Object | None) -> None:
@@ -88,8 +91,10 @@ class NodeLoss:
         if what == "node":
             return await self._reconcile_node(where)
         pod = self._pods.get(*split_key(where))
-        if pod is None or not pod_node(pod):
+        if pod is None:
             return []
+        if not pod_node(pod):
+            return self._let_go(pod, NEVER_BOUND) if is_deleting(pod) else []
         node_name = pod_node(pod)
         node = self._nodes.get("", node_name)
         if node is None:
