@@ -1,317 +1,374 @@
-"""Auditing a cluster: what must never be true, looked for in a set of objects.
+"""Audits a cluster: what must never be the case, looked for in a plain set of objects.
 
-:func:`verify` is pure: objects in (any served version, structs or JSON), findings out. It judges
-one moment; a dump taken while objects change may show what a moment later is gone, so a
-live audit that finds something is worth repeating.
+Pure: the same function serves a live API, a dump and the tests. It re-derives everything
+from the objects and shares no code with the allocator, so that neither can hide the other's faults.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
 
-import msgspec
-
-from drakkar.api import kinds, names, objects
-from drakkar.api.errors import UsageError
 from drakkar.api.meta import Object, Struct
+from drakkar.api.names import DELETE_PROTECTION, PODS_PER_NODE
+from drakkar.api.objects import (
+    is_deleting,
+    key_of,
+    labels_of,
+    name_of,
+    namespace_of,
+    pod_claim_names,
+    pod_is_done,
+    pod_node,
+    uid_of,
+)
 from drakkar.api.quantity import Quantity
-from drakkar.api.resource import v1 as resource
-from drakkar.api.resource.conversion import convert
+from drakkar.api.resource import v1
 from drakkar.api.selectors import node_selector_matches
+from drakkar.api.tree import text
+from drakkar.insight.dump import DeviceId, Dump, collect, device_of, results_of
 
-if TYPE_CHECKING:
-    from drakkar.client import Client
+__all__ = ["Finding", "collect", "verify"]
 
-DeviceID = tuple[str, str, str]
+#: Longest ``status.reservedFor`` that the API permits.
+MOST_CONSUMERS = 256
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One violated rule: ``rule`` is a stable word, ``object`` is ``kind namespace/name``."""
+    """One fault: the rule that is broken, the object (``kind namespace/name``), and one sentence."""
 
     rule: str
     object: str
     message: str
 
 
-#: What an audit reads from a live cluster.
-COLLECTED = (
-    kinds.NODE,
-    kinds.POD,
-    kinds.RESOURCECLAIM,
-    kinds.RESOURCESLICE,
-)
+def verify(objects: Iterable[Object]) -> list[Finding]:
+    """All findings, in the order of the rules; empty when the cluster is sound.
+
+    Raises UsageError for objects that cannot be read.
+    """
+    dump = Dump(objects)
+    return [finding for rule in _RULES for finding in rule(dump)]
 
 
-async def collect(client: Client) -> list[Object]:
-    """The objects that :func:`verify` needs, from a live API server."""
-    found: list[Object] = []
-    for kind in COLLECTED:
-        for obj in (await client.list(kind)).items:
-            plain: Object = obj if isinstance(obj, dict) else msgspec.to_builtins(obj)
-            found.append({**plain, "apiVersion": kind.api_version, "kind": kind.kind})
-    return found
+def _claim(claim: v1.ResourceClaim) -> str:
+    return f"ResourceClaim {key_of(claim)}"
 
 
-class _Audit:
-    """The objects by kind, and what several rules need to know about them."""
-
-    def __init__(self, found: Iterable[Object]):
-        self.nodes: dict[str, Object] = {}
-        self.pods: dict[str, Object] = {}
-        self.claims: dict[str, resource.ResourceClaim] = {}
-        slices: list[resource.ResourceSlice] = []
-        for obj in found:
-            kind = obj.get("kind")
-            if kind == "Node":
-                self.nodes[objects.name_of(obj)] = obj
-            elif kind == "Pod":
-                self.pods[_key(obj)] = obj
-            elif kind == "ResourceClaim":
-                claim = _typed(obj, resource.ResourceClaim)
-                self.claims[_key(claim)] = claim
-            elif kind == "ResourceSlice":
-                slices.append(_typed(obj, resource.ResourceSlice))
-        self.pools: dict[tuple[str, str], list[resource.ResourceSlice]] = defaultdict(list)
-        for item in slices:
-            self.pools[(item.spec.driver, item.spec.pool.name)].append(item)
-        self.newest = {pool: max(item.spec.pool.generation for item in held) for pool, held in self.pools.items()}
-        self.devices: dict[DeviceID, resource.Device] = {}
-        for (driver, pool), held in self.pools.items():
-            for item in held:
-                if item.spec.pool.generation == self.newest[(driver, pool)]:
-                    for device in item.spec.devices or ():
-                        self.devices[(driver, pool, device.name)] = device
-
-    def results(self) -> Iterator[tuple[str, resource.DeviceRequestAllocationResult]]:
-        """Allocation results that hold something, with the key of their claim."""
-        for key, claim in self.claims.items():
-            for result in _results(claim):
-                if not result.adminAccess:
-                    yield key, result
-
-    def claims_of(self, pod: Object) -> Iterator[resource.ResourceClaim]:
-        """The existing claims that a pod names, directly or by template."""
-        namespace = objects.namespace_of(pod) or "default"
-        for name in objects.pod_claim_names(pod).values():
-            claim = self.claims.get(f"{namespace}/{name}") if name else None
-            if claim is not None:
-                yield claim
+def _pod(pod: Object) -> str:
+    return f"Pod {key_of(pod)}"
 
 
-def verify(found: Iterable[Object]) -> list[Finding]:
-    """All violations, in the order of the rules. Raises UsageError for an object that cannot be read."""
-    audit = _Audit(found)
-    return [finding for rule in _RULES for finding in rule(audit)]
+def _slice(found: v1.ResourceSlice) -> str:
+    return f"ResourceSlice {found.metadata.name}"
 
 
-def _double_allocation(audit: _Audit) -> Iterator[Finding]:
-    holders: dict[DeviceID, list[tuple[str, str | None]]] = defaultdict(list)
-    for key, result in audit.results():
-        holders[_id(result)].append((key, result.shareID))
-    for device, held in holders.items():
-        dedicated = [key for key, share in held if share is None]
-        shares = [share for _, share in held if share is not None]
-        if len(dedicated) > 1 or (dedicated and shares) or len(set(shares)) < len(shares):
-            owners = ", ".join(sorted({key for key, _ in held}))
+def _text(device: DeviceId) -> str:
+    return "/".join(device)
+
+
+def _holders(dump: Dump) -> dict[DeviceId, list[tuple[v1.ResourceClaim, v1.DeviceRequestAllocationResult]]]:
+    """Who holds each device; administrative access holds nothing."""
+    holders: dict[DeviceId, list[tuple[v1.ResourceClaim, v1.DeviceRequestAllocationResult]]] = defaultdict(list)
+    for claim in dump.claims.values():
+        for result in results_of(claim):
+            if not result.adminAccess:
+                holders[device_of(result)].append((claim, result))
+    return holders
+
+
+def double_allocation(dump: Dump) -> Iterator[Finding]:
+    """A device that is not shareable belongs to one result."""
+    for device, held in sorted(_holders(dump).items(), key=lambda item: item[0]):
+        known = dump.devices.get(device)
+        shareable = known is not None and bool(known[1].allowMultipleAllocations)
+        exclusive = [entry for entry in held if not shareable or entry[1].shareID is None]
+        if len(held) > 1 and exclusive:
+            names = ", ".join(key_of(claim) for claim, _ in held)
             yield Finding(
                 rule="double-allocation",
-                object=f"device {'/'.join(device)}",
-                message=f"held {len(held)} times, by {owners}",
+                object=_claim(held[-1][0]),
+                message=f"device {_text(device)} is allocated {len(held)} times, to {names}",
             )
 
 
-def _overdrawn_counters(audit: _Audit) -> Iterator[Finding]:
-    held = {_id(result) for _, result in audit.results()}
-    drawn: dict[tuple[str, str, str, str], Quantity] = {}
-    for driver, pool, name in held:
-        device = audit.devices.get((driver, pool, name))
-        for consumption in (device.consumesCounters or ()) if device else ():
-            for counter, amount in consumption.counters.items():
-                key = (driver, pool, consumption.counterSet, counter)
-                quantity = Quantity.parse(amount.value)
-                drawn[key] = drawn[key] + quantity if key in drawn else quantity
-    declared = {
-        (driver, pool, group.name, name): Quantity.parse(counter.value)
-        for (driver, pool), slices in audit.pools.items()
-        for item in slices
-        if item.spec.pool.generation == audit.newest[(driver, pool)]
-        for group in item.spec.sharedCounters or ()
-        for name, counter in group.counters.items()
-    }
-    for (driver, pool, group, counter), amount in sorted(drawn.items(), key=lambda entry: entry[0]):
-        limit = declared.get((driver, pool, group, counter))
-        if limit is None or amount > limit:
-            have = "is not declared" if limit is None else f"has {limit.canonical()}"
+def overdrawn_counters(dump: Dump) -> Iterator[Finding]:
+    """Devices in use take no more than their counter sets hold; a shared device takes its part once."""
+    drawn: dict[tuple[str, str, str, str], Fraction] = defaultdict(Fraction)
+    for device in _holders(dump):
+        known = dump.devices.get(device)
+        for consumed in (known[1].consumesCounters if known else None) or ():
+            for name, counter in consumed.counters.items():
+                drawn[device[0], device[1], consumed.counterSet, name] += _exact(counter.value)
+    limits: dict[tuple[str, str, str, str], Fraction] = {}
+    for found in dump.slices.values():
+        if dump.is_newest(found):
+            for counters in found.spec.sharedCounters or ():
+                for name, counter in counters.counters.items():
+                    key = (found.spec.driver, found.spec.pool.name, counters.name, name)
+                    limits[key] = _exact(counter.value)
+    for key, amount in sorted(drawn.items()):
+        driver, pool, counter_set, name = key
+        limit = limits.get(key)
+        if limit is not None and amount > limit:
             yield Finding(
-                rule="overdrawn-counter",
+                rule="counters-overdrawn",
                 object=f"pool {driver}/{pool}",
-                message=f"counter {group}/{counter} {have}, allocated devices draw {amount.canonical()}",
+                message=f"counter {counter_set}/{name} holds {_number(limit)}; devices in use take {_number(amount)}",
             )
 
 
-def _overdrawn_capacity(audit: _Audit) -> Iterator[Finding]:
-    consumed: dict[tuple[DeviceID, str], Quantity] = {}
-    for _, result in audit.results():
-        for name, amount in (result.consumedCapacity or {}).items():
-            key = (_id(result), name)
-            quantity = Quantity.parse(amount)
-            consumed[key] = consumed[key] + quantity if key in consumed else quantity
-    for (device, name), amount in sorted(consumed.items(), key=lambda entry: entry[0]):
-        capacity = (audit.devices[device].capacity or {}).get(name) if device in audit.devices else None
-        if capacity is not None and amount > Quantity.parse(capacity.value):
+def overdrawn_capacity(dump: Dump) -> Iterator[Finding]:
+    """Shares of a shareable device add up to no more than its capacity."""
+    used: dict[tuple[DeviceId, str], Fraction] = defaultdict(Fraction)
+    for device, held in _holders(dump).items():
+        for _, result in held:
+            for name, amount in (result.consumedCapacity or {}).items():
+                used[device, name] += _exact(amount)
+    for (device, name), amount in sorted(used.items()):
+        known = dump.devices.get(device)
+        capacity = _capacity(known[1], device[0], name) if known else None
+        if capacity is not None and amount > capacity:
             yield Finding(
-                rule="overdrawn-capacity",
-                object=f"device {'/'.join(device)}",
-                message=f"capacity {name} is {capacity.value}, consumed are {amount.canonical()}",
+                rule="capacity-overdrawn",
+                object=f"device {_text(device)}",
+                message=f"capacity {name} is {_number(capacity)} and its shares take {_number(amount)}",
             )
 
 
-def _missing_devices(audit: _Audit) -> Iterator[Finding]:
-    for key, result in audit.results():
-        if _id(result) not in audit.devices:
-            yield Finding(
-                rule="device-not-published",
-                object=f"claim {key}",
-                message=f"holds {'/'.join(_id(result))}, which no slice of the pool's newest generation lists",
-            )
-
-
-def _pods_off_their_devices(audit: _Audit) -> Iterator[Finding]:
-    for key, pod in audit.pods.items():
-        node = objects.pod_node(pod)
-        if not node or objects.pod_is_done(pod) or node not in audit.nodes:
-            continue
-        for claim in audit.claims_of(pod):
-            allocation = claim.status.allocation
-            if allocation is None or allocation.nodeSelector is None:
+def missing_devices(dump: Dump) -> Iterator[Finding]:
+    """An allocated device is published, unless its pool is just being rewritten."""
+    pools = set(dump.newest)
+    for claim in dump.claims.values():
+        for result in results_of(claim):
+            device = device_of(result)
+            if device in dump.devices:
                 continue
-            if not node_selector_matches(allocation.nodeSelector, objects.labels_of(audit.nodes[node]), node):
+            if device[:2] in pools and not dump.is_complete(*device[:2]):
+                continue
+            yield Finding(
+                rule="device-missing",
+                object=_claim(claim),
+                message=f"device {_text(device)} is allocated and in no slice of the newest generation of its pool",
+            )
+
+
+def claim_state(dump: Dump) -> Iterator[Finding]:
+    """Allocation, reservation and finalizer of a claim go together."""
+    for claim in dump.claims.values():
+        allocated = claim.status.allocation is not None
+        if allocated and DELETE_PROTECTION not in (claim.metadata.finalizers or ()):
+            yield Finding(
+                rule="allocated-without-finalizer",
+                object=_claim(claim),
+                message=f"the claim is allocated and lacks the finalizer {DELETE_PROTECTION}",
+            )
+        consumers = claim.status.reservedFor or []
+        if consumers and not allocated:
+            names = ", ".join(consumer.name for consumer in consumers[:5])
+            yield Finding(
+                rule="reserved-not-allocated",
+                object=_claim(claim),
+                message=f"the claim is reserved for {names} and not allocated",
+            )
+        if len(consumers) > MOST_CONSUMERS:
+            yield Finding(
+                rule="too-many-consumers",
+                object=_claim(claim),
+                message=f"the claim is reserved for {len(consumers)} consumers; {MOST_CONSUMERS} are permitted",
+            )
+
+
+def consumers_exist(dump: Dump) -> Iterator[Finding]:
+    """Who a claim is reserved for exists, has not ended, and names the claim; a pod's own claim serves nobody else."""
+    by_uid = {uid_of(pod): pod for pod in dump.pods.values()}
+    for claim in dump.claims.values():
+        owner = next((ref for ref in claim.metadata.ownerReferences or () if ref.controller), None)
+        for consumer in claim.status.reservedFor or ():
+            if consumer.resource != "pods":
+                continue
+            pod = by_uid.get(consumer.uid)
+            if pod is None or pod_is_done(pod):
+                state = "does not exist" if pod is None else "has ended"
                 yield Finding(
-                    rule="pod-off-its-devices",
-                    object=f"pod {key}",
-                    message=f"runs on {node}, where the devices of claim {_key(claim)} cannot be reached",
+                    rule="reserved-for-missing-pod",
+                    object=_claim(claim),
+                    message=f"the claim is reserved for pod {consumer.name} (uid {consumer.uid}), which {state}",
+                )
+                continue
+            if owner is not None and owner.kind == "Pod" and owner.uid != consumer.uid:
+                yield Finding(
+                    rule="claim-of-another-pod",
+                    object=_claim(claim),
+                    message=f"the claim belongs to pod {owner.name} and is reserved for pod {consumer.name}",
+                )
+            if claim.metadata.name not in _claims_of(pod):
+                yield Finding(
+                    rule="consumer-without-claim",
+                    object=_claim(claim),
+                    message=f"the claim is reserved for pod {consumer.name}, which does not use it",
                 )
 
 
-def _pods_without_reservation(audit: _Audit) -> Iterator[Finding]:
-    for key, pod in audit.pods.items():
-        if not objects.pod_node(pod) or objects.pod_is_done(pod) or objects.is_deleting(pod):
+def orphaned_claims(dump: Dump) -> Iterator[Finding]:
+    """A claim that was made for a pod goes with it."""
+    by_uid = {uid_of(pod) for pod in dump.pods.values()}
+    for claim in dump.claims.values():
+        owner = next((ref for ref in claim.metadata.ownerReferences or () if ref.controller), None)
+        if owner is not None and owner.kind == "Pod" and owner.uid not in by_uid and not is_deleting(claim):
+            yield Finding(
+                rule="orphaned-claim",
+                object=_claim(claim),
+                message=f"the claim was made for pod {owner.name} (uid {owner.uid}), which does not exist",
+            )
+
+
+def bound_pods(dump: Dump) -> Iterator[Finding]:
+    """A pod on a node has its claims, allocated, reserved for it, and usable on that node."""
+    for pod in dump.live_pods():
+        node = dump.nodes.get(pod_node(pod))
+        for entry, name in _entries(pod).items():
+            if name is None:
+                continue
+            claim = dump.claims.get(f"{namespace_of(pod) or 'default'}/{name}")
+            if claim is None:
+                yield _bound(pod, "pod-without-claim", f"claim {name} of entry {entry} does not exist")
+                continue
+            if claim.status.allocation is None:
+                yield _bound(pod, "bound-without-allocation", f"claim {name} is not allocated")
+                continue
+            if not _reserved(claim, pod):
+                yield _bound(pod, "bound-without-reservation", f"claim {name} is not reserved for the pod")
+            selector = claim.status.allocation.nodeSelector
+            if node is not None and not node_selector_matches(selector, labels_of(node), name_of(node)):
+                yield _bound(
+                    pod,
+                    "outside-node-selector",
+                    f"the devices of claim {name} cannot be reached from node {name_of(node)}",
+                )
+
+
+def pods_per_node(dump: Dump) -> Iterator[Finding]:
+    """No node runs more pods of a claim than its annotation allows."""
+    counts: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for pod in dump.live_pods():
+        for name in _claims_of(pod):
+            counts[f"{namespace_of(pod) or 'default'}/{name}", pod_node(pod)].append(name_of(pod))
+    for (key, node), pods in sorted(counts.items()):
+        claim = dump.claims.get(key)
+        limit = _limit(claim) if claim is not None else None
+        if claim is not None and limit is not None and len(pods) > limit:
+            yield Finding(
+                rule="too-many-pods-on-node",
+                object=_claim(claim),
+                message=f"node {node} runs {len(pods)} pods of the claim ({', '.join(sorted(pods))}); "
+                f"{PODS_PER_NODE} allows {limit}",
+            )
+
+
+def pools(dump: Dump) -> Iterator[Finding]:
+    """Pools are complete, without leftovers, and name every device and counter once."""
+    reported: set[tuple[str, str]] = set()
+    for found in dump.slices.values():
+        pool = (found.spec.driver, found.spec.pool.name)
+        newest = dump.newest[pool]
+        if not dump.is_newest(found):
+            yield Finding(
+                rule="stale-generation",
+                object=_slice(found),
+                message=f"generation {found.spec.pool.generation} of pool {'/'.join(pool)} is older than {newest}",
+            )
+        elif pool not in reported and not dump.is_complete(*pool):
+            reported.add(pool)
+            yield Finding(
+                rule="pool-incomplete",
+                object=f"pool {'/'.join(pool)}",
+                message=f"not all {found.spec.pool.resourceSliceCount} slices of generation {newest} are published",
+            )
+    for device in sorted(dump.clashes):
+        yield Finding(
+            rule="identity-clash",
+            object=f"device {_text(device)}",
+            message="several slices publish a device of this name",
+        )
+    yield from _unknown_counters(dump)
+
+
+def _unknown_counters(dump: Dump) -> Iterator[Finding]:
+    known: set[tuple[str, str, str, str]] = set()
+    for found in dump.slices.values():
+        if dump.is_newest(found):
+            for counters in found.spec.sharedCounters or ():
+                known |= {(found.spec.driver, found.spec.pool.name, counters.name, c) for c in counters.counters}
+    for device, (_, definition) in sorted(dump.devices.items(), key=lambda item: item[0]):
+        if not dump.is_complete(*device[:2]):
             continue
-        for claim in audit.claims_of(pod):
-            consumers = {entry.uid for entry in claim.status.reservedFor or () if entry.resource == "pods"}
-            groups = [entry for entry in claim.status.reservedFor or () if entry.resource != "pods"]
-            if not groups and objects.uid_of(pod) not in consumers:
-                yield Finding(
-                    rule="pod-without-reservation",
-                    object=f"pod {key}",
-                    message=f"is bound to {objects.pod_node(pod)}, but claim {_key(claim)} is not reserved for it",
-                )
-
-
-def _too_many_pods_per_node(audit: _Audit) -> Iterator[Finding]:
-    users: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for key, pod in audit.pods.items():
-        if objects.pod_node(pod) and not objects.pod_is_done(pod):
-            for claim in audit.claims_of(pod):
-                users[(_key(claim), objects.pod_node(pod))].append(key)
-    for (claim, node), pods in sorted(users.items()):
-        limit = objects.annotations_of(audit.claims[claim]).get(names.PODS_PER_NODE, "")
-        if limit.isdigit() and len(pods) > int(limit):
-            yield Finding(
-                rule="too-many-pods-per-node",
-                object=f"claim {claim}",
-                message=f"allows {limit} per node; on {node} are {', '.join(sorted(pods))}",
-            )
-
-
-def _orphan_consumers(audit: _Audit) -> Iterator[Finding]:
-    uids = {objects.uid_of(pod): key for key, pod in audit.pods.items()}
-    for key, claim in audit.claims.items():
-        for entry in claim.status.reservedFor or ():
-            if entry.resource == "pods" and not entry.apiGroup and entry.uid not in uids:
-                yield Finding(
-                    rule="orphan-consumer",
-                    object=f"claim {key}",
-                    message=f"is reserved for pod {entry.name} (uid {entry.uid}), which does not exist",
-                )
-
-
-def _claim_states(audit: _Audit) -> Iterator[Finding]:
-    for key, claim in audit.claims.items():
-        if claim.status.reservedFor and claim.status.allocation is None:
-            yield Finding(
-                rule="reserved-not-allocated", object=f"claim {key}", message="has consumers but no allocation"
-            )
-        if claim.status.allocation is not None and names.DELETE_PROTECTION not in objects.finalizers_of(claim):
-            yield Finding(
-                rule="allocation-unprotected",
-                object=f"claim {key}",
-                message=f"is allocated without the finalizer {names.DELETE_PROTECTION}",
-            )
-
-
-def _pool_states(audit: _Audit) -> Iterator[Finding]:
-    for (driver, pool), slices in sorted(audit.pools.items()):
-        newest = audit.newest[(driver, pool)]
-        current = [item for item in slices if item.spec.pool.generation == newest]
-        if len(current) < len(slices):
-            stale = ", ".join(sorted(item.metadata.name for item in slices if item not in current))
-            yield Finding(
-                rule="stale-slice", object=f"pool {driver}/{pool}", message=f"generation is {newest}; older: {stale}"
-            )
-        counts = {item.spec.pool.resourceSliceCount for item in current}
-        if counts != {len(current)}:
-            said = " and ".join(str(count) for count in sorted(counts))
-            yield Finding(
-                rule="incomplete-pool",
-                object=f"pool {driver}/{pool}",
-                message=f"{len(current)} slices, announced are {said}",
-            )
-        seen: dict[str, str] = {}
-        for item in current:
-            for device in item.spec.devices or ():
-                if device.name in seen:
+        for consumed in definition.consumesCounters or ():
+            for counter in consumed.counters:
+                if (*device[:2], consumed.counterSet, counter) not in known:
                     yield Finding(
-                        rule="identity-clash",
-                        object=f"device {driver}/{pool}/{device.name}",
-                        message=f"published by {seen[device.name]} and {item.metadata.name}",
+                        rule="unknown-counter",
+                        object=f"device {_text(device)}",
+                        message=f"it consumes {consumed.counterSet}/{counter}, which its pool does not define",
                     )
-                seen[device.name] = item.metadata.name
 
 
-_RULES: tuple[Callable[[_Audit], Iterator[Finding]], ...] = (
-    _double_allocation,
-    _overdrawn_counters,
-    _overdrawn_capacity,
-    _missing_devices,
-    _pods_off_their_devices,
-    _pods_without_reservation,
-    _too_many_pods_per_node,
-    _orphan_consumers,
-    _claim_states,
-    _pool_states,
+def _bound(pod: Object, rule: str, what: str) -> Finding:
+    return Finding(rule=rule, object=_pod(pod), message=f"the pod is bound to {pod_node(pod)} and {what}")
+
+
+def _entries(pod: Object) -> dict[str, str | None]:
+    entries = pod_claim_names(pod)
+    extended = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
+    return {**entries, "extended resources": extended} if extended else entries
+
+
+def _claims_of(pod: Object) -> set[str]:
+    return {name for name in _entries(pod).values() if name}
+
+
+def _reserved(claim: v1.ResourceClaim, pod: Object) -> bool:
+    group = text(pod, "spec", "schedulingGroup", "podGroupName")
+    return any(
+        ref.uid == uid_of(pod) if ref.resource == "pods" else bool(group) and ref.name == group
+        for ref in claim.status.reservedFor or ()
+    )
+
+
+def _limit(claim: v1.ResourceClaim) -> int | None:
+    """Pods of the claim that one node may run; None without a bound."""
+    match = re.fullmatch(r"(?:<=)?\s*([0-9]+)", (claim.metadata.annotations or {}).get(PODS_PER_NODE, "").strip())
+    return int(match[1]) if match else None
+
+
+def _capacity(device: v1.Device, driver: str, name: str) -> Fraction | None:
+    """A capacity by its name with or without the driver's domain."""
+    for candidate in (name, name.removeprefix(f"{driver}/"), f"{driver}/{name}"):
+        found = (device.capacity or {}).get(candidate)
+        if found is not None:
+            return _exact(found.value)
+    return None
+
+
+def _exact(quantity: str) -> Fraction:
+    return Fraction(Quantity.parse(quantity).nanos, 10**9)
+
+
+def _number(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else str(float(value))
+
+
+_RULES: tuple[Callable[[Dump], Iterator[Finding]], ...] = (
+    double_allocation,
+    overdrawn_counters,
+    overdrawn_capacity,
+    missing_devices,
+    claim_state,
+    consumers_exist,
+    orphaned_claims,
+    bound_pods,
+    pods_per_node,
+    pools,
 )
-
-
-def _typed(obj: Object, kind: Any) -> Any:
-    version = str(obj.get("apiVersion", "")).rpartition("/")[2]
-    try:
-        hub = obj if version == "v1" else convert(obj, kind.__name__, version, "v1")
-        return msgspec.convert(hub, kind)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise UsageError(f"{kind.__name__} {objects.name_of(obj)}: cannot be read: {error}") from error
-
-
-def _key(obj: Any) -> str:
-    return f"{objects.namespace_of(obj) or 'default'}/{objects.name_of(obj)}"
-
-
-def _results(claim: resource.ResourceClaim) -> Iterable[resource.DeviceRequestAllocationResult]:
-    allocation = claim.status.allocation
-    return (allocation.devices.results or ()) if allocation is not None else ()
-
-
-def _id(result: resource.DeviceRequestAllocationResult) -> DeviceID:
-    return result.driver, result.pool, result.device

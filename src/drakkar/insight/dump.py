@@ -1,0 +1,181 @@
+"""A set of objects, from a live API or a file, sorted by kind and decoded: what all insight starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.kinds import (
+    DEVICECLASS,
+    DEVICETAINTRULE,
+    NODE,
+    POD,
+    RESOURCECLAIM,
+    RESOURCECLAIMTEMPLATE,
+    RESOURCESLICE,
+    Kind,
+)
+from drakkar.api.meta import Object
+from drakkar.api.objects import key_of, name_of, namespace_of, pod_is_done, pod_node, uid_of
+from drakkar.api.resource import v1
+from drakkar.api.resource.conversion import convert
+from drakkar.client.client import Client
+
+#: Kinds that insight reads, in the order in which :func:`collect` lists them.
+READ: tuple[Kind, ...] = (
+    NODE,
+    DEVICECLASS,
+    DEVICETAINTRULE,
+    RESOURCESLICE,
+    RESOURCECLAIMTEMPLATE,
+    RESOURCECLAIM,
+    POD,
+)
+#: Attempts to read a state that nobody changed meanwhile.
+ATTEMPTS = 5
+
+T = TypeVar("T")
+#: (driver, pool, device)
+DeviceId = tuple[str, str, str]
+
+
+class Dump:
+    """Objects by kind. Objects of other kinds are ignored."""
+
+    def __init__(self, objects: Iterable[Object]):
+        self.nodes: dict[str, Object] = {}
+        self.pods: dict[str, Object] = {}
+        self.claims: dict[str, v1.ResourceClaim] = {}
+        self.templates: dict[str, v1.ResourceClaimTemplate] = {}
+        self.classes: dict[str, v1.DeviceClass] = {}
+        self.slices: dict[str, v1.ResourceSlice] = {}
+        self.rules: dict[str, v1.DeviceTaintRule] = {}
+        places: dict[str, tuple[dict[str, Any], Any]] = {
+            "Node": (self.nodes, None),
+            "Pod": (self.pods, None),
+            "ResourceClaim": (self.claims, v1.ResourceClaim),
+            "ResourceClaimTemplate": (self.templates, v1.ResourceClaimTemplate),
+            "DeviceClass": (self.classes, v1.DeviceClass),
+            "ResourceSlice": (self.slices, v1.ResourceSlice),
+            "DeviceTaintRule": (self.rules, v1.DeviceTaintRule),
+        }
+        for obj in objects:
+            place = places.get(str(obj.get("kind", "")))
+            if place is not None:
+                table, struct = place
+                decoded = obj if struct is None else _decode(obj, struct)
+                table[_key(obj)] = decoded
+        self.newest = self._newest_generations()
+        #: Devices of the newest generation of each pool, and whether several slices publish one.
+        self.devices: dict[DeviceId, tuple[v1.ResourceSlice, v1.Device]] = {}
+        self.clashes: set[DeviceId] = set()
+        for found in self.slices.values():
+            if not self.is_newest(found):
+                continue
+            for device in found.spec.devices or ():
+                identity = (found.spec.driver, found.spec.pool.name, device.name)
+                if identity in self.devices:
+                    self.clashes.add(identity)
+                self.devices[identity] = (found, device)
+
+    def _newest_generations(self) -> dict[tuple[str, str], int]:
+        newest: dict[tuple[str, str], int] = {}
+        for found in self.slices.values():
+            pool = (found.spec.driver, found.spec.pool.name)
+            newest[pool] = max(newest.get(pool, 0), found.spec.pool.generation)
+        return newest
+
+    def is_newest(self, found: v1.ResourceSlice) -> bool:
+        """Whether the slice belongs to the newest generation of its pool that is here."""
+        return found.spec.pool.generation == self.newest[found.spec.driver, found.spec.pool.name]
+
+    def is_complete(self, driver: str, pool: str) -> bool:
+        """Whether all slices of the newest generation are here."""
+        found = [
+            s
+            for s in self.slices.values()
+            if s.spec.driver == driver and s.spec.pool.name == pool and self.is_newest(s)
+        ]
+        return bool(found) and len(found) == found[0].spec.pool.resourceSliceCount
+
+    def live_pods(self) -> list[Object]:
+        """Pods that are bound and have not ended."""
+        return [pod for pod in self.pods.values() if pod_node(pod) and not pod_is_done(pod)]
+
+    def pod_by_uid(self, uid: str) -> Object | None:
+        """The pod with this uid, or None."""
+        return next((pod for pod in self.pods.values() if uid_of(pod) == uid), None)
+
+
+def results_of(claim: v1.ResourceClaim) -> list[v1.DeviceRequestAllocationResult]:
+    """Devices allocated to the claim, one entry per result."""
+    allocation = claim.status.allocation
+    return [*(allocation.devices.results or ())] if allocation is not None else []
+
+
+def device_of(result: v1.DeviceRequestAllocationResult) -> DeviceId:
+    """Identity of the device of a result."""
+    return result.driver, result.pool, result.device
+
+
+async def collect(client: Client) -> list[Object]:
+    """All objects that insight reads, as dicts.
+
+    The API has no list across kinds, so everything is read twice, and again when something changed in
+    between; after :data:`ATTEMPTS` tries the last state is returned as it is. Raises ApiError; a kind that
+    the server does not serve reads as empty.
+    """
+    state = await _read(client)
+    for _ in range(ATTEMPTS):
+        again = await _read(client)
+        unchanged = _versions(again) == _versions(state)
+        state = again
+        if unchanged:
+            break
+    return state
+
+
+async def _read(client: Client) -> list[Object]:
+    objects: list[Object] = []
+    for kind in READ:
+        try:
+            listed = await client.list(kind)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            continue
+        objects += [item if isinstance(item, dict) else _to_object(kind, item) for item in listed.items]
+    return objects
+
+
+def _to_object(kind: Kind, item: Any) -> Object:
+    # Structs leave out what has its default, so the kind has to be said.
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **msgspec.to_builtins(item)}
+
+
+def _versions(objects: list[Object]) -> set[tuple[str, str]]:
+    """Identity and version of all objects. Heartbeats change Nodes all the time and nothing that counts here."""
+    return {
+        (uid_of(obj), "" if obj["kind"] == "Node" else str(obj["metadata"].get("resourceVersion"))) for obj in objects
+    }
+
+
+def _key(obj: Object) -> str:
+    """Like `key_of`; manifests without a namespace belong to ``default``."""
+    if obj.get("kind") in ("Pod", "ResourceClaim", "ResourceClaimTemplate") and not namespace_of(obj):
+        return f"default/{name_of(obj)}"
+    return key_of(obj)
+
+
+def _decode(obj: Object, struct: type[T]) -> T:
+    version = str(obj.get("apiVersion", "")).rpartition("/")[2]
+    kind = str(obj.get("kind"))
+    try:
+        if version != "v1":
+            obj = convert(obj, kind, version, "v1")
+        return msgspec.convert(obj, struct)
+    except (msgspec.ValidationError, KeyError, ValueError) as error:
+        raise UsageError(f"{kind} {_key(obj)} cannot be read: {error}; check its apiVersion and fields") from error
