@@ -1,0 +1,139 @@
+"""Bodies of requests into dicts that obey the schema of their kind.
+
+Whatever ``fieldValidation`` says, unknown fields never get stored; it only decides whether
+the client is refused, warned or not told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drakkar.api.errors import FieldError
+from drakkar.api.wire import Request
+from drakkar.apiserver import patch as patches
+from drakkar.apiserver import status
+from drakkar.apiserver.catalog import Served
+from drakkar.apiserver.negotiate import body_type
+from drakkar.apiserver.options import WriteOptions
+from drakkar.apiserver.schema import SchemaNode, check, decode_json, decode_yaml, prune, schemas
+from drakkar.apiserver.schema.walk import strict_error
+from drakkar.apiserver.status import StatusError
+
+Object = dict[str, Any]
+
+
+class Bodies:
+    """Decodes and checks."""
+
+    def schema(self, served: Served) -> SchemaNode | None:
+        """The schema of a served kind."""
+        return schemas().for_kind(served.group, served.version, served.kind)
+
+    def decode(self, request: Request, kind: str) -> tuple[Object, list[str]]:
+        """The body in whatever encoding, with its duplicate fields."""
+        encoding = body_type(request.headers.get("content-type", ""))
+        if encoding == "json":
+            return decode_json(request.body, kind)
+        if encoding == "yaml":
+            return decode_yaml(request.body, kind)
+        from drakkar.apiserver import protobuf
+
+        return protobuf.decode(request.body), []
+
+    def read(self, request: Request, served: Served, options: WriteOptions, warnings: list[str]) -> Object:
+        """An object of the served kind: decoded, checked, without unknown fields."""
+        obj, faults = self.decode(request, served.kind)
+        _claim_kind(obj, served)
+        self._settle(obj, served, faults, options, warnings)
+        return obj
+
+    def read_as(self, request: Request, group: str, version: str, kind: str) -> Object:
+        """An object of another kind, as subresources take them."""
+        obj, _ = self.decode(request, kind)
+        schema = schemas().for_kind(group, version, kind)
+        if schema is not None:
+            check(obj, schema)
+            prune(obj, schema)
+        return obj
+
+    def options(self, request: Request) -> Object | None:
+        """DeleteOptions in a body, if there are any."""
+        if not request.body:
+            return None
+        return self.decode(request, "DeleteOptions")[0]
+
+    def _settle(
+        self, obj: Object, served: Served, faults: list[str], options: WriteOptions, warnings: list[str]
+    ) -> None:
+        schema = self.schema(served)
+        if schema is not None:
+            faults = check(obj, schema) + faults
+        if faults:
+            if options.field_validation == "Strict":
+                raise StatusError(strict_error(obj, faults))
+            if options.field_validation == "Warn":
+                warnings.extend(faults)
+        if schema is not None:
+            prune(obj, schema)
+
+    def patch(self, request: Request, served: Served, kind: str, options: WriteOptions, warnings: list[str]) -> Any:
+        """The patch itself; what it makes of the object is checked by :meth:`patched`."""
+        if kind == "apply":
+            if not options.field_manager:
+                fault = FieldError(
+                    type="FieldValueRequired", field="fieldManager", detail="is required for apply patch"
+                )
+                raise StatusError(status.invalid("meta.k8s.io", "PatchOptions", "", [fault]))
+            obj, faults = decode_yaml(request.body, served.kind)
+            _claim_kind(obj, served)
+            self._settle(obj, served, faults, options, warnings)
+            return obj
+        import msgspec
+
+        if kind != "json":
+            return decode_json(request.body, served.kind)[0]
+        try:
+            return msgspec.json.decode(request.body)
+        except msgspec.DecodeError as error:
+            raise StatusError(status.bad_request(f"error decoding patch: {error}")) from None
+
+    def patched(
+        self, old: Object, patch: Any, served: Served, kind: str, options: WriteOptions, warnings: list[str]
+    ) -> Object:
+        """The object after the patch, checked like one that was sent whole."""
+        if kind == "json":
+            new = patches.apply_json_patch(old, patch)
+        elif kind == "merge":
+            new = patches.apply_merge_patch(old, patch)
+        else:
+            schema = self.schema(served)
+            assert schema is not None
+            new = patches.apply_strategic_patch(old, patch, schema)
+        new = _own(new)
+        self._settle(new, served, [], options, warnings)
+        return new
+
+
+def _own(obj: Object) -> Object:
+    """A copy whose parts nobody else holds: patches share what they leave alone."""
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(obj))
+
+
+def _claim_kind(obj: Object, served: Served) -> None:
+    """Fills in kind and version; StatusError 400 when the object says that it is another."""
+    kind, version = obj.get("kind") or served.kind, obj.get("apiVersion") or served.api_version
+    if (kind, version) != (served.kind, served.api_version):
+        group, _, short = version.rpartition("/")
+        internal = group.partition(".")[0] or "core"
+        ours = served.group.partition(".")[0] or "core"
+        if kind != served.kind:
+            text = (
+                f'{kind} in version "{short}" cannot be handled as a {served.kind}: converting '
+                f"({'v1' if not group else internal + '/' + short}.{kind}) to ({ours}.{served.kind}): unknown conversion"
+            )
+        else:
+            text = f"the API version in the data ({version}) does not match the expected API version ({served.api_version})"
+        raise StatusError(status.bad_request(text))
+    obj["kind"], obj["apiVersion"] = kind, version

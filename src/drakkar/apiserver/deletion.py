@@ -1,0 +1,92 @@
+"""What a DELETE does to an object: gone at once, or marked and left to finalizers, agents or time.
+
+Source: spec/apiserver.md section 5 (Delete, Namespaces).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from drakkar.api.names import FOREGROUND_DELETION, ORPHAN_DEPENDENTS
+from drakkar.apiserver.catalog import Stored
+from drakkar.apiserver.options import DeleteOptions
+from drakkar.apiserver.times import rfc3339
+
+Object = dict[str, Any]
+Decision = Literal["now", "marked", "unchanged"]
+
+#: Grace of a pod that does not say, in seconds.
+_POD_GRACE = 30
+
+
+def decide(stored: Stored, obj: Object, options: DeleteOptions, now: float) -> Decision:
+    """Applies the request to ``obj`` in place; ``marked`` when it has to be written back."""
+    meta = obj["metadata"]
+    changed = _set_finalizers(meta, options.propagation)
+    grace = _grace(stored, obj, options)
+    if not grace and not meta.get("finalizers") and not _held(stored, obj):
+        return "now"
+    if meta.get("deletionTimestamp"):
+        before = meta.get("deletionGracePeriodSeconds") or 0
+        # Grace only ever gets shorter.
+        if options.grace is not None and grace < before:
+            meta["deletionTimestamp"] = rfc3339(now + grace)
+            meta["deletionGracePeriodSeconds"] = grace
+            changed = True
+        return "marked" if changed else "unchanged"
+    meta["deletionTimestamp"] = rfc3339(now + grace)
+    meta["deletionGracePeriodSeconds"] = grace
+    if "generation" in meta or stored.counts_generations:
+        meta["generation"] = meta.get("generation", 0) + 1
+    if stored.prefix == "/core/namespaces/":
+        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+    return "marked"
+
+
+def completes(stored: Stored, obj: Object) -> bool:
+    """Whether an object that has just been updated has nothing left that holds it."""
+    meta = obj["metadata"]
+    return bool(
+        meta.get("deletionTimestamp")
+        and not meta.get("finalizers")
+        and not meta.get("deletionGracePeriodSeconds")
+        and not _held(stored, obj)
+    )
+
+
+def _held(stored: Stored, obj: Object) -> bool:
+    """Namespaces stay until their content is gone."""
+    return stored.prefix == "/core/namespaces/" and bool((obj.get("spec") or {}).get("finalizers"))
+
+
+def _grace(stored: Stored, obj: Object, options: DeleteOptions) -> int:
+    if stored.prefix != "/core/pods/":
+        return 0
+    spec = obj.get("spec") or {}
+    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if options.grace is not None:
+        return options.grace
+    if obj["metadata"].get("deletionTimestamp"):
+        return obj["metadata"].get("deletionGracePeriodSeconds") or 0
+    grace = spec.get("terminationGracePeriodSeconds")
+    return _POD_GRACE if grace is None else max(grace, 0)
+
+
+def _set_finalizers(meta: Object, propagation: str) -> bool:
+    """Adds or takes away the two finalizers of the garbage collector, as the policy says."""
+    before: list[str] = meta.get("finalizers") or []
+    if not propagation:
+        # Unless the object says otherwise (a finalizer it already carries), dependents go in the background.
+        return False
+    wanted = {"Foreground": FOREGROUND_DELETION, "Orphan": ORPHAN_DEPENDENTS}.get(propagation)
+    after = [name for name in before if name not in (FOREGROUND_DELETION, ORPHAN_DEPENDENTS) or name == wanted]
+    if wanted and wanted not in after:
+        after.append(wanted)
+    if after == before:
+        return False
+    if after:
+        meta["finalizers"] = after
+    else:
+        meta.pop("finalizers", None)
+    return True

@@ -1,0 +1,81 @@
+"""Everything that is no resource: health, version, discovery, OpenAPI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from drakkar.api.wire import Request, Response
+from drakkar.apiserver import status
+from drakkar.apiserver.auth import ANONYMOUS, User
+from drakkar.apiserver.routes import RequestInfo
+from drakkar.apiserver.status import StatusError
+from drakkar.version import __version__
+
+if TYPE_CHECKING:
+    from drakkar.apiserver.server import ApiServer
+
+_encode = msgspec.json.Encoder().encode
+_TEXT = {"content-type": "text/plain; charset=utf-8", "x-content-type-options": "nosniff"}
+_HEADERS = {"cache-control": "no-cache, private", "content-type": "application/json"}
+
+#: Open to everybody, credentials or not.
+_OPEN = ("/healthz", "/livez", "/readyz", "/version")
+
+VERSION = {
+    "major": "1",
+    "minor": "37",
+    "gitVersion": f"v1.37.2+drakkar.{__version__.replace('+', '.')}",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-11-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "none",
+    "platform": "linux/amd64",
+}
+
+
+def not_found() -> Response:
+    """What a path gets that nobody serves."""
+    return Response(404, dict(_TEXT), b"404 page not found\n")
+
+
+def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(200, {**_HEADERS, **(headers or {})}, _encode(value))
+
+
+async def answer(server: ApiServer, request: Request, info: RequestInfo, user: User) -> Response:
+    """The answer to a request for a path."""
+    path = info.path.rstrip("/") or "/"
+    root = "/" + path.split("/")[1]
+    if root in _OPEN:
+        if request.method not in ("GET", "HEAD"):
+            raise StatusError(status.method_not_allowed())
+        return _health(server, root, path, dict(request.query)) if root != "/version" else _json(VERSION)
+    if user is ANONYMOUS:
+        raise StatusError(status.unauthorized())
+    server.authorizer.check(user, info)
+    if request.method not in ("GET", "HEAD"):
+        raise StatusError(status.method_not_allowed())
+    from drakkar.apiserver import pages
+
+    return pages.answer(server, request, path) or not_found()
+
+
+def _health(server: ApiServer, root: str, path: str, query: dict[str, str]) -> Response:
+    failed = server.committer.failure is not None
+    checks = {"ping": True, "store": not failed}
+    if root == "/readyz":
+        checks["loaded"] = server.ready
+    single = path[len(root) + 1 :]
+    if single:
+        if single not in checks:
+            return not_found()
+        checks = {single: checks[single]}
+    good = all(checks.values())
+    if good and "verbose" not in query:
+        return Response(200, dict(_TEXT), b"ok")
+    lines = [f"[+]{name} ok" if ok else f"[-]{name} failed: reason withheld" for name, ok in checks.items()]
+    lines.append(f"{root[1:]} check {'passed' if good else 'failed'}")
+    return Response(200 if good else 500, dict(_TEXT), ("\n".join(lines) + "\n").encode())

@@ -1,0 +1,440 @@
+"""The verbs over every kind: read, create, update, delete, each as kube-apiserver does it.
+
+A write is decided in one go, without awaiting anything between reading the current object and
+handing the new one to the committer; the key is then busy until the write is durable, and
+whoever wants it next decides anew. So a write never works on what others cannot see yet.
+
+What kinds bring along (defaults, strategies, validation) comes from `drakkar.api.registry`;
+kinds without a strategy get the generic rules here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from drakkar.api import metadata as object_metadata
+from drakkar.api import registry as kinds
+from drakkar.api.clock import Clock
+from drakkar.api.errors import FieldError
+from drakkar.api.features import Features
+from drakkar.api.registry import ValidationContext
+from drakkar.apiserver import deletion, status
+from drakkar.apiserver.cache import Entry, State, Table
+from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
+from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.expressions import check_derived_attribute, check_selector
+from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
+from drakkar.apiserver.points import points_of
+from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.times import Stamps
+from drakkar.apiserver.views import View
+from drakkar.store.base import Conflict, Write
+
+Object = dict[str, Any]
+
+#: Letters of generated names: no vowels, so that no words come out.
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATE_ATTEMPTS = 8
+#: How long a name may be before random letters are appended to it.
+_GENERATE_BASE = 58
+
+#: Metadata that only the server writes; taken from the stored object on every update.
+_SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+#: Status subresources through which labels and annotations may be written as well.
+_STATUS_WRITES_METADATA = {"pods", "nodes"}
+
+Transform = Callable[[Object], Object]
+
+
+class Registry:
+    """All objects of one server."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        state: State,
+        committer: Committer,
+        clock: Clock,
+        rng: random.Random,
+        features: Features,
+    ):
+        self.catalog = catalog
+        self.state = state
+        self.committer = committer
+        self.clock = clock
+        self.rng = rng
+        self.features = features
+        self.stamps = Stamps(clock)
+        self._views: dict[Served, View] = {}
+        for stored in catalog.stored.values():
+            self.add_table(stored)
+
+    # Tables and views.
+
+    def add_table(self, stored: Stored) -> Table:
+        """The table of a resource, made when it is new."""
+        return self.state.add(
+            Table(
+                stored.prefix,
+                stored.api_version,
+                stored.kind,
+                namespaced=stored.namespaced,
+                fields=field_reader(stored.fields),
+                indexed=stored.indexed,
+                log_changes=256 if stored.plural == "leases" else 2048,
+            )
+        )
+
+    def view(self, served: Served) -> View:
+        """The view of a served resource that is stored."""
+        found = self._views.get(served)
+        if found is None:
+            assert served.stored is not None
+            found = View(served, served.stored, self.state.tables[served.stored.prefix])
+            self._views[served] = found
+        return found
+
+    # Reading.
+
+    def entry(self, view: View, namespace: str, name: str) -> Entry:
+        """The committed object; StatusError 404."""
+        found = view.table.entries.get(_key(namespace, name))
+        if found is None:
+            raise StatusError(status.not_found(view.served.group, view.served.plural, name))
+        return found
+
+    async def idle(self, store_key: str) -> None:
+        """Ends when no write to the key is in flight."""
+        while (future := self.committer.busy.get(store_key)) is not None:
+            await asyncio.wait((future,))
+
+    # Create.
+
+    async def create(
+        self, view: View, namespace: str, obj: Object, options: WriteOptions, warnings: list[str]
+    ) -> Entry:
+        """Stores a new object, given in the client's version and already checked against its schema."""
+        served, stored = view.served, view.stored
+        meta = obj.get("metadata")
+        if meta is None:
+            meta = obj["metadata"] = {}
+        if meta.get("resourceVersion"):
+            raise StatusError(
+                status.status_error(500, "", "resourceVersion should not be set on objects to be created")
+            )
+        _place(served, meta, namespace)
+        defaults = kinds.defaults_for(served.kind, served.version)
+        if defaults is not None:
+            defaults(obj)
+        if not view.hub:
+            obj = view.to_hub(obj)
+        meta = obj["metadata"]
+        if stored.namespaced:
+            self._check_namespace(served, namespace, meta)
+        now = self.stamps.now()
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
+            meta.pop(field, None)
+        meta["uid"] = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        meta["creationTimestamp"] = now
+        strategy = kinds.strategy_for(stored.group, stored.kind)
+        if strategy is not None:
+            strategy.prepare_create(obj, now, self.features)
+        else:
+            if stored.drops_status:
+                obj.pop("status", None)
+            meta.pop("generation", None)
+            if stored.counts_generations:
+                meta["generation"] = 1
+        generated = not meta.get("name") and bool(meta.get("generateName"))
+        for attempt in range(_GENERATE_ATTEMPTS if generated else 1):
+            if generated:
+                meta["name"] = meta["generateName"][:_GENERATE_BASE] + self._suffix()
+            self.validate(view, obj, None, None)
+            name = meta["name"]
+            store_key = stored.store_key(namespace, name)
+            await self.idle(store_key)
+            if _key(namespace, name) not in view.table.entries:
+                break
+            if not generated or attempt == _GENERATE_ATTEMPTS - 1:
+                raise StatusError(status.already_exists(served.group, served.plural, name))
+        if strategy is not None:
+            warnings.extend(strategy.warnings(obj, None))
+        return await self._write(view, store_key, None, obj, options.dry_run)
+
+    def _suffix(self) -> str:
+        return "".join(self.rng.choices(_LETTERS, k=5))
+
+    def _check_namespace(self, served: Served, namespace: str, meta: Object) -> None:
+        found = self.state.tables["/core/namespaces/"].entries.get(namespace)
+        if found is None:
+            raise StatusError(status.not_found("", "namespaces", namespace))
+        if b'"deletionTimestamp":' in found.tail and self.namespace(namespace)["metadata"].get("deletionTimestamp"):
+            name = meta.get("name", "")
+            text = f"unable to create new content in namespace {namespace} because it is being terminated"
+            answer = status.forbidden(served.group, served.plural, name, text)
+            answer["details"]["causes"] = [
+                {
+                    "reason": "NamespaceTerminating",
+                    "message": f"namespace {namespace} is being terminated",
+                    "field": "metadata.namespace",
+                }
+            ]
+            raise StatusError(answer)
+
+    def namespace(self, name: str) -> Object:
+        """The namespace object; KeyError."""
+        table = self.state.tables["/core/namespaces/"]
+        return table.decode(table.entries[name])
+
+    # Update.
+
+    async def update(
+        self,
+        view: View,
+        namespace: str,
+        name: str,
+        subresource: str,
+        transform: Transform,
+        options: WriteOptions,
+        warnings: list[str],
+        *,
+        unconditional: bool = True,
+        direct: bool = False,
+    ) -> Entry:
+        """Replaces an object by what ``transform`` makes of it (both in the client's version).
+
+        With ``unconditional`` false the new object has to name a resourceVersion where its kind
+        demands that. ``direct`` is for the server's own changes: the kind's rules for clients
+        (what is kept, counted and validated) are left out.
+        """
+        served, stored, table = view.served, view.stored, view.table
+        store_key = stored.store_key(namespace, name)
+        await self.idle(store_key)
+        entry = self.entry(view, namespace, name)
+        new = transform(view.decode(entry))
+        meta = new.setdefault("metadata", {})
+        strategy = kinds.strategy_for(stored.group, stored.kind)
+        self._check_identity(view, entry, meta, strategy, unconditional)
+        defaults = kinds.defaults_for(served.kind, served.version)
+        if defaults is not None:
+            defaults(new)
+        if not view.hub:
+            new = view.to_hub(new)
+            meta = new["metadata"]
+        old = table.decode(entry)
+        old_meta = old["metadata"]
+        now = self.stamps.now()
+        for field in _SYSTEM:
+            if field in old_meta:
+                meta[field] = old_meta[field]
+            else:
+                meta.pop(field, None)
+        meta["resourceVersion"] = old_meta["resourceVersion"]
+        if direct:
+            pass
+        elif strategy is not None:
+            strategy.prepare_update(new, old, subresource or None, now, self.features)
+        else:
+            self._carry_over(view, new, old, subresource)
+            if stored.counts_generations and _spec_changed(new, old):
+                new["metadata"]["generation"] = old_meta.get("generation", 0) + 1
+        if new == old:
+            return entry
+        if not direct:
+            self.validate(view, new, old, subresource or None)
+            if strategy is not None:
+                warnings.extend(strategy.warnings(new, old))
+        if deletion.completes(stored, new):
+            return await self.remove(view, entry, options.dry_run, last=new)
+        return await self._write(view, store_key, entry, new, options.dry_run, old)
+
+    def _check_identity(
+        self, view: View, entry: Entry, meta: Object, strategy: kinds.Strategy | None, unconditional: bool
+    ) -> None:
+        """Name, uid and resourceVersion of an update against the stored object."""
+        served, stored = view.served, view.stored
+        if (meta.get("name") or entry.name) != entry.name:
+            text = f"the name of the object ({meta['name']}) does not match the name on the URL ({entry.name})"
+            raise StatusError(status.bad_request(text))
+        meta["name"] = entry.name
+        if stored.namespaced:
+            meta["namespace"] = entry.namespace
+        else:
+            meta.pop("namespace", None)
+        uid = meta.get("uid")
+        if uid and uid != entry.uid:
+            key = f"/registry/{served.plural}/{_key(entry.namespace, entry.name)}"
+            text = (
+                f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
+            )
+            raise StatusError(status.conflict(served.group, served.plural, entry.name, text))
+        text = meta.get("resourceVersion") or ""
+        if text:
+            if revision(text) != entry.revision:
+                raise StatusError(status.conflict(served.group, served.plural, entry.name))
+        elif not unconditional:
+            conditional = stored.conditional or (
+                strategy is not None and served.version in strategy.conditional_versions
+            )
+            if conditional:
+                fault = FieldError(
+                    type="FieldValueInvalid",
+                    field="metadata.resourceVersion",
+                    value=0,
+                    detail="must be specified for an update",
+                )
+                raise StatusError(status.invalid(served.group, served.kind, entry.name, [fault]))
+
+    def _carry_over(self, view: View, new: Object, old: Object, subresource: str) -> None:
+        """What an update of a kind without a strategy may not touch."""
+        if subresource == "status":
+            status_ = new.get("status")
+            meta = new["metadata"]
+            new.clear()
+            new.update(old)
+            new["metadata"] = meta if view.stored.plural in _STATUS_WRITES_METADATA else dict(old["metadata"])
+            if status_ is None:
+                new.pop("status", None)
+            else:
+                new["status"] = status_
+        elif "status" in view.served.subresources:
+            if "status" in old:
+                new["status"] = old["status"]
+            else:
+                new.pop("status", None)
+
+    def creates_on_update(self, view: View) -> bool:
+        """Whether a PUT of an absent object creates it."""
+        strategy = kinds.strategy_for(view.stored.group, view.stored.kind)
+        return view.stored.create_on_update or (strategy is not None and strategy.create_on_update)
+
+    # Validation.
+
+    def validate(self, view: View, obj: Object, old: Object | None, subresource: str | None) -> None:
+        """StatusError 422 when the object has faults."""
+        served, stored = view.served, view.stored
+        validator = kinds.validator_for(stored.group, stored.kind)
+        if validator is not None:
+            context = ValidationContext(
+                check_selector=check_selector,
+                check_derived_attribute=check_derived_attribute,
+                features=self.features,
+                namespace_labels=self._namespace_labels(obj["metadata"].get("namespace") or ""),
+                version=served.version,
+            )
+            errors = validator(obj, old, subresource, context)
+        elif old is None:
+            errors = object_metadata.validate_metadata(obj, namespaced=stored.namespaced, name_format=_any_name(stored))
+        else:
+            errors = object_metadata.validate_metadata_update(obj, old, namespaced=stored.namespaced)
+        if errors:
+            name = obj["metadata"].get("name") or ""
+            raise StatusError(status.invalid(served.group, served.kind, name, errors))
+
+    def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        found = self.state.tables["/core/namespaces/"].entries.get(namespace)
+        return (found.labels or {}) if found is not None else {}
+
+    # Delete.
+
+    async def delete(self, view: View, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
+        """The object and whether it is gone (rather than marked as going)."""
+        stored, table, served = view.stored, view.table, view.served
+        store_key = stored.store_key(namespace, name)
+        await self.idle(store_key)
+        entry = self.entry(view, namespace, name)
+        if options.uid is not None and options.uid != entry.uid:
+            text = (
+                f"the UID in the precondition ({options.uid}) does not match the UID in record ({entry.uid}). "
+                "The object might have been deleted and then recreated"
+            )
+            raise StatusError(status.conflict(served.group, served.kind, name, text))
+        if options.resource_version is not None and options.resource_version != str(entry.revision):
+            text = (
+                f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+                f"ResourceVersion in record ({entry.revision}). The object might have been modified"
+            )
+            raise StatusError(status.conflict(served.group, served.kind, name, text))
+        obj = table.decode(entry)
+        decision = deletion.decide(stored, obj, options, self.clock.time())
+        if decision == "now":
+            return await self.remove(view, entry, options.dry_run), True
+        if decision == "unchanged":
+            return entry, False
+        return await self._write(view, store_key, entry, obj, options.dry_run), False
+
+    async def remove(self, view: View, entry: Entry, dry_run: bool, last: Object | None = None) -> Entry:
+        """Removes an object at once; ``last`` is its last state where that differs from the stored one."""
+        stored, table = view.stored, view.table
+        final = table.entry(last, table.encode(last), entry.revision) if last is not None else entry
+        if dry_run:
+            return final
+        store_key = stored.store_key(entry.namespace, entry.name)
+        write = Write(store_key, entry.revision, None, stored.lifetime is None)
+        points = points_of(stored, None, None) if self.committer.counts else ()
+        return _committed(view, await self.committer.submit(table, entry.key, write, final, points))
+
+    # Storing.
+
+    async def _write(
+        self, view: View, store_key: str, entry: Entry | None, obj: Object, dry_run: bool, old: Object | None = None
+    ) -> Entry:
+        stored, table = view.stored, view.table
+        value = table.encode(obj)
+        new = table.entry(obj, value, 0)
+        if dry_run:
+            kept = entry.revision if entry is not None else 0
+            if kept:
+                return table.entry(obj, value, kept)
+            new.tail = table.unrevised_tail(value)
+            return new
+        write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
+        points = points_of(stored, obj, old) if self.committer.counts else ()
+        return _committed(view, await self.committer.submit(table, new.key, write, new, points))
+
+
+def _key(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _committed(view: View, result: Entry | Conflict) -> Entry:
+    if isinstance(result, Conflict):
+        name = result.key.rpartition("/")[2]
+        raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+    return result
+
+
+def _place(served: Served, meta: Object, namespace: str) -> None:
+    """Reconciles the namespace of the object with that of the path."""
+    if served.namespaced:
+        given = meta.get("namespace")
+        if given and given != namespace:
+            text = "the namespace of the provided object does not match the namespace sent on the request"
+            raise StatusError(status.bad_request(text))
+        meta["namespace"] = namespace
+    else:
+        meta.pop("namespace", None)
+
+
+def _spec_changed(new: Object, old: Object) -> bool:
+    for key in new.keys() | old.keys():
+        if key not in ("metadata", "status", "kind", "apiVersion") and new.get(key) != old.get(key):
+            return True
+    return False
+
+
+def _any_name(stored: Stored) -> Callable[[str], list[str]]:
+    from drakkar.api import formats
+
+    if stored.group == "rbac.authorization.k8s.io":
+        # Names of roles are path segments: colons are fine.
+        return lambda name: (
+            [] if name not in (".", "..") and "/" not in name and "%" not in name else ["is no path segment"]
+        )
+    return formats.dns_label if stored.prefix == "/core/namespaces/" else formats.dns_subdomain

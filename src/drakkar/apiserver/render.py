@@ -1,0 +1,108 @@
+"""Objects in the form a client asked for: as they are, as metadata only, as rows of a table, as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from drakkar.apiserver.cache import Entry
+from drakkar.apiserver.negotiate import JSON, PLAIN, YAML, Form
+from drakkar.apiserver.views import View
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _MetadataOnly(msgspec.Struct):
+    metadata: msgspec.Raw
+
+
+_metadata = msgspec.json.Decoder(_MetadataOnly)
+
+
+class Renderer:
+    """One answer's form. ``now`` is the time of the answer, for ages in tables."""
+
+    def __init__(self, form: Form, now: Callable[[], float], include_object: str = "Metadata"):
+        self.form = form
+        self._now = now
+        self._include = include_object
+        #: Names a form whose frames watchers can share; empty when every frame is different.
+        self.shared = "object" if form == PLAIN else "metadata" if form == Form("metadata") else ""
+        self._columns_sent = False
+
+    @property
+    def content_type(self) -> str:
+        return YAML if self.form.yaml else JSON
+
+    def one(self, view: View, entry: Entry) -> bytes:
+        """A single object, also inside a watch frame."""
+        kind = self.form.kind
+        if kind == "object":
+            return view.head + view.tail(entry)
+        if kind == "metadata":
+            raw = bytes(_metadata.decode(b"{" + entry.tail).metadata)
+            return self._metadata_head("PartialObjectMetadata") + b'"metadata":' + raw + b"}"
+        first = not self._columns_sent
+        self._columns_sent = True
+        return _encode(self._table(view, [entry], {"resourceVersion": str(entry.revision)}, first))
+
+    def many(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> bytes:
+        """A list."""
+        kind = self.form.kind
+        if kind == "table":
+            return _encode(self._table(view, entries, metadata, True))
+        if kind == "metadata":
+            single = self._metadata_head("PartialObjectMetadata")[1:]
+            head = self._metadata_head("PartialObjectMetadataList")
+            items = [
+                single + b'"metadata":' + bytes(_metadata.decode(b"{" + entry.tail).metadata) + b"}"
+                for entry in entries
+            ]
+        else:
+            served = view.served
+            head = _head(served.kind + "List", served.api_version)
+            items = [view.tail(entry) for entry in entries]
+        items_json = b"[{" + b",{".join(items) + b"]" if items else b"[]"
+        return head + b'"metadata":' + _encode(metadata) + b',"items":' + items_json + b"}"
+
+    def bookmark(self, view: View, metadata: Mapping[str, Any]) -> bytes:
+        """The object of a BOOKMARK event."""
+        if self.form.kind == "table":
+            return _encode(self._table(view, [], metadata, False))
+        if self.form.kind == "metadata":
+            return self._metadata_head("PartialObjectMetadata") + b'"metadata":' + _encode(metadata) + b"}"
+        return view.head + b'"metadata":' + _encode(metadata) + b"}"
+
+    def finish(self, body: bytes) -> bytes:
+        """The body in the media type of the answer."""
+        if not self.form.yaml:
+            return body
+        return to_yaml(msgspec.json.decode(body))
+
+    def _metadata_head(self, kind: str) -> bytes:
+        return _head(kind, f"meta.k8s.io/{self.form.version}")
+
+    def _table(self, view: View, entries: Iterable[Entry], metadata: Mapping[str, Any], columns: bool) -> Any:
+        from drakkar.apiserver import printers
+
+        objs = (view.decode(entry) for entry in entries)
+        served = view.served
+        found = printers.table(
+            served.group, served.kind, objs, self._now(), dict(metadata), self._include, with_columns=columns
+        )
+        if self.form.version != "v1":
+            found["apiVersion"] = f"meta.k8s.io/{self.form.version}"
+        return found
+
+
+def _head(kind: str, api_version: str) -> bytes:
+    return b'{"kind":' + _encode(kind) + b',"apiVersion":' + _encode(api_version) + b","
+
+
+def to_yaml(value: Any) -> bytes:
+    """YAML with sorted keys, as Go's encoder writes it."""
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=True, allow_unicode=True, default_flow_style=False).encode()

@@ -1,0 +1,368 @@
+"""The whole server as one function from :class:`Request` to :class:`Response`, without sockets.
+
+A request is authenticated, read (`drakkar.apiserver.routes`), authorized and handed to the
+verb; whatever goes wrong inside is a :class:`StatusError` and becomes the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from drakkar.api.clock import Clock
+from drakkar.api.features import Features
+from drakkar.api.wire import Request, Response
+from drakkar.apiserver import bootstrap, paths, pods, status
+from drakkar.apiserver.auth import ANONYMOUS, Authenticator, User
+from drakkar.apiserver.bodies import Bodies
+from drakkar.apiserver.cache import Entry, State
+from drakkar.apiserver.catalog import Catalog, Served
+from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.lists import select
+from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
+from drakkar.apiserver.options import ListOptions, delete_options, list_options, revision, write_options
+from drakkar.apiserver.rbac import Authorizer
+from drakkar.apiserver.registry import Registry
+from drakkar.apiserver.render import Renderer
+from drakkar.apiserver.routes import RequestInfo, parse
+from drakkar.apiserver.selection import Selection
+from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.ticker import Ticker
+from drakkar.apiserver.views import View
+from drakkar.apiserver.watch import Watch
+from drakkar.store.base import Backend, StoreFailed
+from drakkar.store.failpoints import Failpoints
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+#: Largest body of a request, in bytes.
+BODY_LIMIT = 3 << 20
+#: Requests in progress beyond which further ones are put off; watches do not count.
+MAX_READING, MAX_WRITING = 400, 200
+
+_HEADERS = {"cache-control": "no-cache, private", "content-type": JSON}
+
+
+class ApiServer:
+    """One API server over one store.
+
+    ``clock`` and ``rng`` are its only sources of time and chance; ``features`` its gates.
+    :meth:`start` loads the store; requests before that are refused. ``on_failure`` is called once
+    when the store failed: from then on writes are refused, and the process should end.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        features: Features | None = None,
+        failpoints: Failpoints | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ):
+        self.backend = backend
+        self.clock = clock
+        self.rng = rng or random.Random(uuid.uuid4().int)
+        self.state = State()
+        self.catalog = Catalog()
+        self.committer = Committer(backend, self.state, failpoints)
+        self.committer.on_failure = on_failure
+        self.features = features or Features.drakkar()
+        self.registry = Registry(self.catalog, self.state, self.committer, clock, self.rng, self.features)
+        self.authenticator = Authenticator()
+        self.authorizer = Authorizer(self.state)
+        self.ticker = Ticker(clock)
+        self.bodies = Bodies()
+        self.ready = False
+        self._reading = self._writing = 0
+        self._watches: set[AsyncIterator[bytes]] = set()
+
+    # Life.
+
+    async def start(self) -> None:
+        """Loads the store and makes what every cluster has (namespaces)."""
+        self.state.load(self.backend.load(), self.backend.revision)
+        await bootstrap.create_missing(self.registry)
+        self.ready = True
+
+    async def close(self) -> None:
+        """Refuses new requests, waits for writes in flight, ends watches and closes the store."""
+        self.ready = False
+        await self.committer.drained()
+        await self.ticker.close()
+        for table in self.state.tables.values():
+            table.wake()
+        await self.backend.close()
+
+    def token(self, user: str, *groups: str) -> str:
+        """A bearer token for a component of this process; it lives as long as the server."""
+        return self.authenticator.issue(user, groups)
+
+    # Requests.
+
+    async def handle(self, request: Request) -> Response:
+        """Answers one request."""
+        try:
+            return await self._answer(request)
+        except StatusError as error:
+            return _failure(error.status)
+        except StoreFailed as error:
+            return _failure(status.internal(f"the store failed, restart the server: {error}"))
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            return _failure(status.internal("the server could not handle the request; its log says why"))
+
+    async def _answer(self, request: Request) -> Response:
+        user = self.authenticator.authenticate(request)
+        query = dict(request.query)
+        info = parse(request, query)
+        if not info.is_resource:
+            return await paths.answer(self, request, info, user)
+        if not self.ready:
+            raise StatusError(status.status_error(503, "ServiceUnavailable", "the server is not ready", retry_after=1))
+        if user is ANONYMOUS:
+            raise StatusError(status.unauthorized())
+        served = self.catalog.find(info.group, info.version, info.resource)
+        if served is None:
+            if (info.group, info.version) not in self.catalog.group_versions:
+                return paths.not_found()
+            raise StatusError(status.unknown_resource())
+        self._check_verb(request, info, served)
+        self.authorizer.check(user, info)
+        if info.verb == "watch":
+            return self._watch(request, info, served, query)
+        if info.verb in ("get", "list"):
+            if self._reading >= MAX_READING:
+                raise StatusError(status.too_many_requests("too many requests, please try again later"))
+            self._reading += 1
+            try:
+                return await self._read(request, info, served, query)
+            finally:
+                self._reading -= 1
+        if self._writing >= MAX_WRITING:
+            raise StatusError(status.too_many_requests("too many requests, please try again later"))
+        if len(request.body) > BODY_LIMIT:
+            raise StatusError(status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}"))
+        self._writing += 1
+        try:
+            return await self._write(request, info, served, query, user)
+        finally:
+            self._writing -= 1
+
+    def _check_verb(self, request: Request, info: RequestInfo, served: Served) -> None:
+        """404 for subresources that there are not, 405 for methods that a path does not take."""
+        if info.subresource:
+            sub = served.subresources.get(info.subresource)
+            if sub is None:
+                raise StatusError(status.unknown_resource())
+            verbs = sub.verbs
+        else:
+            verbs = served.verbs
+        if served.namespaced and info.name and not info.namespace:
+            raise StatusError(status.unknown_resource())
+        if request.method == "HEAD" or info.verb not in verbs:
+            raise StatusError(status.method_not_allowed())
+        if not info.subresource and info.name and info.verb == "create":
+            raise StatusError(status.method_not_allowed())
+        if not info.name and info.verb in ("update", "patch"):
+            raise StatusError(status.method_not_allowed())
+        if served.namespaced and not info.namespace and info.verb == "create":
+            raise StatusError(status.method_not_allowed())
+
+    # Reading.
+
+    def _renderer(self, request: Request, options: ListOptions | None = None, *, transforms: bool = True) -> Renderer:
+        form = answer_form(request.headers.get("accept", ""), transforms=transforms)
+        return Renderer(form, self.clock.time, options.include_object if options else "Metadata")
+
+    async def _read(self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str]) -> Response:
+        if served.stored is None:
+            raise StatusError(status.unknown_resource())
+        view = self.registry.view(served)
+        if info.verb == "get":
+            if info.subresource not in ("", "status", "resize", "ephemeralcontainers", "approval"):
+                return self._subresource(info, view)
+            renderer = self._renderer(request)
+            self._not_newer(query)
+            entry = self.registry.entry(view, info.namespace if served.namespaced else "", info.name)
+            return _object(renderer, view, entry, 200)
+        options = list_options(query, watch=False)
+        renderer = self._renderer(request, options)
+        selection = self._selection(view, info, options)
+        entries, metadata = select(self.state, view, selection, options)
+        body = renderer.finish(renderer.many(view, entries, metadata))
+        return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
+
+    def _not_newer(self, query: Mapping[str, str]) -> None:
+        asked = revision(query.get("resourceVersion", ""))
+        if asked > self.state.revision:
+            raise StatusError(status.too_large_resource_version(asked, self.state.revision))
+
+    def _selection(self, view: View, info: RequestInfo, options: ListOptions) -> Selection:
+        namespace = info.namespace if view.served.namespaced else ""
+        return Selection(view.stored, namespace, info.name, options.labels, options.fields)
+
+    def _watch(self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str]) -> Response:
+        options = list_options(query, watch=True)
+        renderer = self._renderer(request, options)
+        view = self.registry.view(served)
+        selection = self._selection(view, info, options)
+        after = revision(options.resource_version)
+        seconds = options.timeout
+        if not seconds or seconds < 0:
+            seconds = 1800 * (1 + self.rng.random())
+        watch = Watch(
+            view,
+            selection,
+            options,
+            renderer,
+            self.ticker,
+            lambda: self.state.revision,
+            deadline=self.ticker.now() + seconds,
+        )
+        from_state = options.initial_events or after == 0
+        if from_state and after > self.state.revision:
+            raise StatusError(status.too_large_resource_version(after, self.state.revision))
+        return Response(200, dict(_HEADERS), stream=watch.stream(None if from_state else after))
+
+    def _subresource(self, info: RequestInfo, view: View) -> Response:
+        raise StatusError(status.unknown_resource())
+
+    # Writing.
+
+    async def _write(
+        self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str], user: User
+    ) -> Response:
+        if served.stored is None:
+            return await self._compute(request, info, served, user)
+        view = self.registry.view(served)
+        namespace = info.namespace if served.namespaced else ""
+        if info.verb == "create":
+            if info.subresource:
+                return await self._create_subresource(request, info, view, query)
+            return await self._create(request, view, namespace, query)
+        if info.verb == "update":
+            return await self._update(request, info, view, namespace, query)
+        if info.verb == "patch":
+            return await self._patch(request, info, view, namespace, query)
+        return await self._delete(request, info, view, namespace, query)
+
+    async def _create(self, request: Request, view: View, namespace: str, query: Mapping[str, str]) -> Response:
+        options = write_options(query, "CreateOptions")
+        renderer = self._renderer(request)
+        warnings: list[str] = []
+        obj = self.bodies.read(request, view.served, options, warnings)
+        entry = await self.registry.create(view, namespace, obj, options, warnings)
+        return _object(renderer, view, entry, 201, warnings)
+
+    async def _update(
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+    ) -> Response:
+        options = write_options(query, "UpdateOptions")
+        renderer = self._renderer(request)
+        warnings: list[str] = []
+        obj = self.bodies.read(request, view.served, options, warnings)
+        meta = obj.get("metadata") or {}
+        given = meta.get("namespace")
+        if given and view.served.namespaced and given != namespace:
+            text = "the namespace of the provided object does not match the namespace on the request"
+            raise StatusError(status.bad_request(text))
+        key = f"{namespace}/{info.name}" if namespace else info.name
+        if not info.subresource and self.registry.creates_on_update(view) and key not in view.table.entries:
+            meta = obj.setdefault("metadata", {})
+            meta.pop("resourceVersion", None)
+            meta.setdefault("name", info.name)
+            entry = await self.registry.create(view, namespace, obj, options, warnings)
+            return _object(renderer, view, entry, 201, warnings)
+        entry = await self.registry.update(
+            view, namespace, info.name, info.subresource, lambda old: obj, options, warnings, unconditional=False
+        )
+        return _object(renderer, view, entry, 200, warnings)
+
+    async def _patch(
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+    ) -> Response:
+        options = write_options(query, "PatchOptions")
+        renderer = self._renderer(request)
+        kind = patch_type(request.headers.get("content-type", ""))
+        warnings: list[str] = []
+        patch = self.bodies.patch(request, view.served, kind, options, warnings)
+        if kind == "apply":
+            entry, created = await self.registry.apply(
+                view, namespace, info.name, info.subresource, patch, options, warnings
+            )
+            return _object(renderer, view, entry, 201 if created else 200, warnings)
+
+        def transform(old: dict[str, Any]) -> dict[str, Any]:
+            return self.bodies.patched(old, patch, view.served, kind, options, warnings)
+
+        entry = await self.registry.update(view, namespace, info.name, info.subresource, transform, options, warnings)
+        return _object(renderer, view, entry, 200, warnings)
+
+    async def _delete(
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+    ) -> Response:
+        body = self.bodies.options(request)
+        options = delete_options(body, query)
+        renderer = self._renderer(request)
+        if info.verb == "delete":
+            entry, gone = await self.registry.delete(view, namespace, info.name, options)
+            if gone and not view.stored.answers_deleted:
+                details = {"name": entry.name, "group": view.served.group, "kind": view.served.plural, "uid": entry.uid}
+                details = {key: value for key, value in details.items() if value}
+                return Response(200, dict(_HEADERS), _encode(status.success(details)))
+            return _object(renderer, view, entry, 200)
+        selected = list_options(query, watch=False)
+        entries, metadata = select(self.state, view, self._selection(view, info, selected), selected)
+        deleted: list[Entry] = []
+        for entry in entries:
+            try:
+                gone_entry, _ = await self.registry.delete(view, entry.namespace, entry.name, options)
+                deleted.append(gone_entry)
+            except StatusError as error:
+                if error.code != 404:
+                    raise
+        metadata["resourceVersion"] = str(self.state.revision)
+        return Response(200, dict(_HEADERS), renderer.many(view, deleted, metadata))
+
+    async def _create_subresource(
+        self, request: Request, info: RequestInfo, view: View, query: Mapping[str, str]
+    ) -> Response:
+        options = write_options(query, "CreateOptions")
+        sub = view.served.subresources[info.subresource]
+        body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
+        if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
+            await pods.bind(self.registry, view, info.namespace, info.name, body, options)
+            return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
+        if view.stored.prefix == "/core/pods/" and info.subresource == "eviction":
+            await pods.evict(self.registry, view, info.namespace, info.name, body, options)
+            return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
+        raise StatusError(status.unknown_resource())
+
+    async def _compute(self, request: Request, info: RequestInfo, served: Served, user: User) -> Response:
+        """Resources that store nothing: reviews, and bindings posted to their own collection."""
+        raise StatusError(status.unknown_resource())
+
+
+def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: list[str] | None = None) -> Response:
+    if renderer.form is PLAIN and not warnings:
+        return Response(code, dict(_HEADERS), view.head + view.tail(entry))
+    headers = {**_HEADERS, "content-type": renderer.content_type}
+    if warnings:
+        headers["warning"] = ", ".join(f"299 - {_encode(text).decode()}" for text in warnings)
+    return Response(code, headers, renderer.finish(renderer.one(view, entry)))
+
+
+def _failure(answer: dict[str, Any]) -> Response:
+    headers = dict(_HEADERS)
+    seconds = (answer.get("details") or {}).get("retryAfterSeconds")
+    if seconds is not None:
+        headers["retry-after"] = str(seconds)
+    return Response(int(answer.get("code", 500)), headers, _encode(answer))

@@ -1,0 +1,147 @@
+"""Watches: a position in a table's log, turned into frames when the reader asks for more.
+
+Nothing is queued for a slow reader; its position stays where it is, and when the log has moved
+past it the stream ends (in the middle) or says 410 (at the start), as kube-apiserver does. A
+frame is encoded once and shared by all watchers that want the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from drakkar.apiserver import status
+from drakkar.apiserver.cache import Change, Entry, Expired, restamp
+from drakkar.apiserver.options import ListOptions
+from drakkar.apiserver.render import Renderer
+from drakkar.apiserver.selection import Selection
+from drakkar.apiserver.ticker import Ticker
+from drakkar.apiserver.views import View
+
+_encode = msgspec.json.Encoder().encode
+
+#: Seconds between bookmarks of a quiet watch.
+BOOKMARK_PERIOD = 60.0
+#: Objects of the initial state that go out in one chunk.
+_SLICE = 200
+
+
+def _frame(type_: str, obj: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (type_.encode(), obj)
+
+
+def error_frame(body: dict[str, object]) -> bytes:
+    """An ERROR event with a Status."""
+    return _frame("ERROR", _encode(body))
+
+
+class Watch:
+    """One watch; :meth:`stream` yields chunks of whole frames."""
+
+    def __init__(
+        self,
+        view: View,
+        selection: Selection,
+        options: ListOptions,
+        renderer: Renderer,
+        ticker: Ticker,
+        revision: Callable[[], int],
+        *,
+        deadline: float,
+    ):
+        self._view = view
+        self._table = view.table
+        self._selection = selection
+        self._options = options
+        self._renderer = renderer
+        self._ticker = ticker
+        self._revision = revision
+        self._deadline = deadline
+
+    async def stream(self, after: int | None) -> AsyncGenerator[bytes, None]:
+        """Frames of changes above ``after``; None: the state first, then what follows."""
+        table, options = self._table, self._options
+        try:
+            if after is None:
+                position, seen = table.end, self._revision()
+                entries = list(self._selection.entries(table))
+                for begin in range(0, len(entries), _SLICE):
+                    yield b"".join([_frame("ADDED", self._object(entry)) for entry in entries[begin : begin + _SLICE]])
+                if options.initial_events and options.bookmarks:
+                    yield self._bookmark(seen, initial=True)
+            else:
+                position, seen = table.position(after), after
+        except Expired:
+            current = self._revision()
+            yield error_frame(status.expired(f"too old resource version: {after} ({current})"))
+            return
+        next_bookmark = self._ticker.now() + BOOKMARK_PERIOD
+        while True:
+            try:
+                changes = table.changes(position)
+            except Expired:
+                return  # the reader is too slow; it will come back from the last revision it saw
+            if changes:
+                position += len(changes)
+                frames = [frame for change in changes if change.revision > seen and (frame := self._change(change))]
+                if frames:
+                    yield frames[0] if len(frames) == 1 else b"".join(frames)
+                    continue
+            now = self._ticker.now()
+            if now >= self._deadline:
+                if options.bookmarks:
+                    yield self._bookmark(self._revision())
+                return
+            if options.bookmarks and now >= next_bookmark:
+                next_bookmark = now + BOOKMARK_PERIOD
+                # Everything up to this revision has been sent: the log was read to its end without a pause.
+                yield self._bookmark(self._revision())
+                continue
+            if position == table.end:
+                await self._wait(min(self._deadline, next_bookmark))
+
+    async def _wait(self, until: float) -> None:
+        future = self._table.wait()
+        self._ticker.at(until, future)
+        try:
+            await future
+        finally:
+            self._ticker.cancel(future)
+            self._table.forget(future)
+
+    def _change(self, change: Change) -> bytes | None:
+        """The frame for a change; objects that move in or out of the selection are ADDED or DELETED."""
+        type_ = change.type
+        if not self._selection.everything:
+            now = type_ != "DELETED" and self._selection.matches(change.entry)
+            before = change.old is not None and self._selection.matches(change.old)
+            if type_ == "DELETED" and not before:
+                return None
+            if type_ != "DELETED":
+                if not now and not before:
+                    return None
+                if not now:
+                    # The last state that was selected, at the revision at which it left.
+                    return self._left(change)
+                type_ = "MODIFIED" if before else "ADDED"
+        form = f"{type_}{self._renderer.shared}{self._view.served.api_version}" if self._renderer.shared else ""
+        if not form:
+            return _frame(type_, self._object(change.entry))
+        frame = change.frames.get(form)
+        if frame is None:
+            frame = change.frames[form] = _frame(type_, self._object(change.entry))
+        return frame
+
+    def _left(self, change: Change) -> bytes:
+        assert change.old is not None
+        return _frame("DELETED", self._object(restamp(change.old, change.revision)))
+
+    def _object(self, entry: Entry) -> bytes:
+        return self._renderer.one(self._view, entry)
+
+    def _bookmark(self, revision: int, initial: bool = False) -> bytes:
+        metadata: dict[str, object] = {"resourceVersion": str(revision), "creationTimestamp": None}
+        if initial:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        return _frame("BOOKMARK", self._renderer.bookmark(self._view, metadata))
