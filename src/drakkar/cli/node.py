@@ -42,10 +42,11 @@ async def _mark(args: argparse.Namespace, value: str | None, text: str) -> int:
 def hollow(args: argparse.Namespace) -> int:
     """Run hollow nodes until interrupted."""
     from drakkar.node.hollow_main import run_hollow
+    from drakkar.sim.fleets import load_fleet
 
     run_hollow(
         kubeconfig_of(args),
-        args.fleet,
+        load_fleet(args.fleet).nodes(),
         args.names,
         lease_duration=args.lease_duration,
         lease_period=args.lease_period,
