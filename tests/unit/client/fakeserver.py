@@ -25,6 +25,17 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
+def with_conditions(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """As `merged`, but conditions are merged by their type: all of a strategic merge that is needed here."""
+    new = merged(target, patch)
+    conditions = patch.get("status", {}).get("conditions")
+    if conditions is not None:
+        types = {entry["type"] for entry in conditions}
+        kept = [entry for entry in target.get("status", {}).get("conditions", []) if entry["type"] not in types]
+        new["status"]["conditions"] = [*kept, *conditions]
+    return new
+
+
 def answer(obj: Any, status: int = 200) -> Response:
     return Response(status, {"content-type": "application/json"}, json.dumps(obj).encode())
 
@@ -146,7 +157,8 @@ class FakeServer:
         for field in ("resourceVersion", "uid"):
             if asked.get(field) and asked[field] != old["metadata"][field]:
                 return failure(409, "Conflict", "the object has been modified")
-        new = merged(old, body) if request.method == "PATCH" else body
+        strategic = "strategic" in request.headers.get("content-type", "")
+        new = (with_conditions if strategic else merged)(old, body) if request.method == "PATCH" else body
         if new == old:
             return answer(old)
         meta = new["metadata"]

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.client.fakeserver import FakeServer
 
 from drakkar.api.kinds import POD
 from drakkar.client import Caches, Client, MemoryTransport, Unreachable
 from drakkar.client import cache as cache_module
+from tests.unit.client.fakeserver import FakeServer
 
 
 def pod(name: str, node: str = "", **meta: Any) -> dict[str, Any]:

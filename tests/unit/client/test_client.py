@@ -4,12 +4,12 @@ import asyncio
 import json
 
 import pytest
-from tests.unit.client.fakeserver import FakeServer, answer, failure
 
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import DEVICECLASS, POD
 from drakkar.api.resource import v1
 from drakkar.client import Client, MemoryTransport, Unreachable
+from tests.unit.client.fakeserver import FakeServer, answer, failure
 
 
 class Instant:

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.client.fakeserver import FakeServer, failure
-from tests.unit.client.test_cache import pod, until
 
 from drakkar.api.kinds import CONFIGMAP, EVENT, POD
 from drakkar.client import After, Caches, Client, Create, Delete, MemoryTransport, Patch, Record, Runner, SystemClock
 from drakkar.client.events import EventRecorder
 from drakkar.client.queue import KeyQueue
+from tests.unit.client.fakeserver import FakeServer, failure
+from tests.unit.client.test_cache import pod, until
 
 
 class Labeller:
