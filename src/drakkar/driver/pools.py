@@ -99,7 +99,11 @@ def plan_pool(
     if pool is None:
         return writes
     specs = [_spec(driver, pool, content, len(desired), current, kept.get(i), now) for i, content in enumerate(desired)]
-    changed = [i for i, spec in enumerate(specs) if i in kept and not same_spec(kept[i].spec, spec)]
+    changed = [
+        i
+        for i, spec in enumerate(specs)
+        if i in kept and (kept[i].spec.pool.generation != current or not same_spec(kept[i].spec, spec))
+    ]
     missing = [i for i in range(len(specs)) if i not in kept]
     generation = current
     if missing or len(changed) > 1:
@@ -132,14 +136,14 @@ def _sort(
 ) -> tuple[dict[int, v1.ResourceSlice], list[v1.ResourceSlice]]:
     """Slices to keep by their index, and those that have to go."""
     pattern = re.compile(rf"([0-9a-f]{{5,}})-{re.escape(_prefix(driver, owner))}")
-    newest = max((found.spec.pool.generation for found in existing), default=0)
     digits = max(5, len(f"{max(count - 1, 0):x}"))
     kept: dict[int, v1.ResourceSlice] = {}
     obsolete: list[v1.ResourceSlice] = []
-    for found in sorted(existing, key=lambda s: s.metadata.name):
+    for found in sorted(existing, key=lambda s: (-s.spec.pool.generation, s.metadata.name)):
         match = pattern.match(found.metadata.name)
         index = int(match[1], 16) if match and len(match[1]) == digits else count
-        if index < count and found.spec.pool.generation == newest and index not in kept:
+        # An older generation at its place is what a crash in the middle of an update leaves; it can be updated.
+        if index < count and index not in kept:
             kept[index] = found
         else:
             obsolete.append(found)

@@ -18,10 +18,13 @@ from drakkar.api.meta import OwnerReference
 from drakkar.api.resource import v1
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.queue import KeyQueue
-from drakkar.client.writes import Patch, Write
+from drakkar.client.writes import After, Create, Patch, Write
 from drakkar.driver.pools import Pool, check_pool, plan_pool
 
 logger = logging.getLogger(__name__)
+
+#: Longest wait in seconds for a created slice to show on the watch, and pause between looks.
+CREATION_SEEN, LOOK_AGAIN = 2.0, 0.02
 
 #: Says how a pool should be, given its name and its slices in the API; None: the pool should not exist.
 Desired = Callable[[str, Sequence[v1.ResourceSlice]], Pool | None]
@@ -59,6 +62,8 @@ class SlicePublisher:
         self._on_problem = on_problem
         self._queue: KeyQueue | None = None
         self._slices: Cache | None = None
+        # Pool → name prefix and time of the slices that were created and not seen yet.
+        self._created: dict[str, dict[str, float]] = {}
         # Slice → its revision, content and wanted content at the last update: when an update that was made
         # (the revision moved) is needed again from the same content, the server dropped fields of it.
         self._tried: dict[str, tuple[str, bytes, bytes]] = {}
@@ -96,7 +101,25 @@ class SlicePublisher:
                     self._on_problem(key, problem)
                 return []
         writes = plan_pool(self.driver, pool, existing, now=self._clock.time(), owner=self._owner)
+        if self._awaits_creation(key, existing, writes):
+            return [After(LOOK_AGAIN)]
         return self._without_futile(key, existing, writes)
+
+    def _awaits_creation(self, key: str, existing: Sequence[v1.ResourceSlice], writes: Sequence[Write]) -> bool:
+        """Whether slices that were created a moment ago have not come back on the watch: they must not be made twice.
+
+        The server chooses their names, so a second creation would not fail.
+        """
+        now = self._clock.monotonic()
+        wanted = {write.obj["metadata"]["generateName"] for write in writes if isinstance(write, Create)}
+        pending = self._created.setdefault(key, {})
+        for prefix, since in [*pending.items()]:
+            if now - since > CREATION_SEEN or any(found.metadata.name.startswith(prefix) for found in existing):
+                del pending[prefix]
+        if wanted & pending.keys():
+            return True
+        pending |= dict.fromkeys(wanted, now)
+        return False
 
     def _without_futile(self, key: str, existing: Sequence[v1.ResourceSlice], writes: list[Write]) -> list[Write]:
         stored = {found.metadata.name: found for found in existing}
