@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from drakkar.api.core import defaults as core_defaults
 from drakkar.api.core import strategy as core_strategy
+from drakkar.api.core import validation as core_validation
 from drakkar.api.resource import defaults as resource_defaults
 from drakkar.api.resource import strategy as resource_strategy
 from drakkar.api.resource import v1 as resource
@@ -34,7 +35,8 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
     **core_strategy.STRATEGIES,
 }
 _VALIDATORS: dict[tuple[str, str], Validate] = {
-    (resource.GROUP, kind): validate for kind, validate in resource_validation.VALIDATORS.items()
+    **{(resource.GROUP, kind): validate for kind, validate in resource_validation.VALIDATORS.items()},
+    **core_validation.VALIDATORS,
 }
 
 

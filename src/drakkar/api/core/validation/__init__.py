@@ -1,0 +1,73 @@
+"""Validation of the kinds outside resource.k8s.io that our components write.
+
+Paths and causes are those of kube-apiserver; objects are JSON that has passed the schema,
+defaulted and prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from drakkar.api import formats
+from drakkar.api.core.validation.jobs import validate_job, validate_job_status
+from drakkar.api.core.validation.others import (
+    validate_lease,
+    validate_namespace,
+    validate_node,
+    validate_node_status,
+)
+from drakkar.api.core.validation.pods import pod_spec, pod_update
+from drakkar.api.errors import FieldError
+from drakkar.api.faults import Faults
+from drakkar.api.meta import Object
+from drakkar.api.metadata import check_metadata, check_metadata_update
+from drakkar.api.rules import Validate, ValidationContext
+from drakkar.api.tree import child
+
+Check = Callable[[Faults, Object, Object | None, ValidationContext], None]
+
+
+def _pod(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
+    if old is None:
+        pod_spec(faults, "spec", child(obj, "spec"))
+    else:
+        pod_update(faults, obj, old)
+
+
+def _node(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
+    validate_node(faults, obj, old, ctx)
+    if old is None:
+        validate_node_status(faults, obj, old, ctx)
+
+
+def _nothing(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
+    """Status that only our own components write; its schema is check enough."""
+
+
+# (group, kind) → namespaced, format of names, checks of the main endpoint and of status.
+_KINDS: Final[dict[tuple[str, str], tuple[bool, formats.Check, Check, Check]]] = {
+    ("", "Pod"): (True, formats.dns_subdomain, _pod, _nothing),
+    ("batch", "Job"): (True, formats.dns_subdomain, validate_job, validate_job_status),
+    ("", "Node"): (False, formats.dns_subdomain, _node, validate_node_status),
+    ("", "Namespace"): (False, formats.dns_label, validate_namespace, _nothing),
+    ("coordination.k8s.io", "Lease"): (True, formats.dns_subdomain, validate_lease, _nothing),
+}
+
+
+def _validate(
+    key: tuple[str, str], obj: Object, old: Object | None, subresource: str | None, ctx: ValidationContext, /
+) -> list[FieldError]:
+    namespaced, name_format, main, status = _KINDS[key]
+    faults = Faults()
+    if old is None:
+        check_metadata(faults, child(obj, "metadata"), namespaced, name_format, "metadata")
+    else:
+        check_metadata_update(faults, child(obj, "metadata"), child(old, "metadata"), namespaced)
+    (status if subresource == "status" else main)(faults, obj, old, ctx)
+    return faults.found
+
+
+VALIDATORS: Final[dict[tuple[str, str], Validate]] = {key: partial(_validate, key) for key in _KINDS}
+"""(group, kind) → its validation, metadata included."""
