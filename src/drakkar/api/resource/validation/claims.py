@@ -62,7 +62,8 @@ def _admin_access(faults: Faults, path: str, spec: Object, ctx: ValidationContex
         return
     for index, request in enumerate(children(spec, "devices", "requests")):
         if at(request, "exactly", "adminAccess") is True:
-            faults.forbidden(f"{path}.devices.requests[{index}].exactly.adminAccess", _NOT_ADMIN)
+            # Upstream leaves ``exactly`` out of this one path.
+            faults.forbidden(f"{path}.devices.requests[{index}].adminAccess", _NOT_ADMIN)
             return
 
 
