@@ -27,7 +27,7 @@ from drakkar.controllers.nodeloss import NodeLoss
 from drakkar.controllers.podgroups import PodGroups
 from drakkar.controllers.tainteviction import TaintEviction
 
-__all__ = ["CONTROLLERS", "ControllerSettings", "Controllers"]
+__all__ = ["CONTROLLERS", "CONTROLLER_NAMES", "ControllerSettings", "Controllers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,22 @@ Factory = Callable[[Client, Clock, ControllerSettings], Controller]
 #: Name (of ``--only``) -> how to build the controller.
 CONTROLLERS: dict[str, Factory] = {
     "claims": lambda client, clock, s: Claims(client, clock, admin_access=s.admin_access, pod_groups=s.pod_groups),
-    "device-taints": lambda client, clock, s: TaintEviction(clock, rules=s.device_taint_rules, pod_groups=s.pod_groups),
+    "tainteviction": lambda client, clock, s: TaintEviction(clock, rules=s.device_taint_rules, pod_groups=s.pod_groups),
     "jobs": lambda client, clock, s: Jobs(client, clock),
-    "node-lifecycle": lambda client, clock, s: NodeLifecycle(
+    "nodelifecycle": lambda client, clock, s: NodeLifecycle(
         client, clock, grace=s.node_grace, lease_period=s.lease_period
     ),
-    "node-eviction": lambda client, clock, s: NodeEviction(clock),
+    "nodeeviction": lambda client, clock, s: NodeEviction(clock),
     "node-loss": lambda client, clock, s: NodeLoss(
         client, clock, grace=s.node_grace, lease_period=s.lease_period, by_silence=s.loss_by_silence
     ),
-    "pod-groups": lambda client, clock, s: PodGroups(),
+    "podgroups": lambda client, clock, s: PodGroups(),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
-    "service-accounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),
+    "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),
 }
+
+CONTROLLER_NAMES: tuple[str, ...] = tuple(CONTROLLERS)
 
 
 class Controllers:
@@ -92,7 +94,7 @@ class Controllers:
         if unknown:
             raise UsageError(f"unknown controller {', '.join(unknown)}; choose from {', '.join(CONTROLLERS)}")
         chosen = CONTROLLERS.keys() if only is None else only
-        wanted = [name for name in CONTROLLERS if name in chosen and (name != "pod-groups" or settings.pod_groups)]
+        wanted = [name for name in CONTROLLERS if name in chosen and (name != "podgroups" or settings.pod_groups)]
         self._own_caches = caches is None
         self.caches = caches or Caches(client)
         self.ready = asyncio.Event()
