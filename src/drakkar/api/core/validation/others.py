@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drakkar.api import formats
-from drakkar.api.core.validation.pods import NODE_EFFECTS, amounts, one_of
+from drakkar.api.core.validation.pods import NODE_EFFECTS, NODE_RESOURCES, amounts, one_of
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
 from drakkar.api.names import NAMESPACE_FINALIZER
@@ -32,8 +32,8 @@ def validate_node(faults: Faults, obj: Object, old: Object | None, ctx: Validati
 def validate_node_status(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
     """Faults of a node's ``status``."""
     status = child(obj, "status")
-    amounts(faults, "status.capacity", child(status, "capacity"))
-    amounts(faults, "status.allocatable", child(status, "allocatable"))
+    amounts(faults, "status.capacity", child(status, "capacity"), NODE_RESOURCES)
+    amounts(faults, "status.allocatable", child(status, "allocatable"), NODE_RESOURCES)
     addresses = [(text(item, "type"), text(item, "address")) for item in children(status, "addresses")]
     faults.unique("status.addresses", addresses)
 

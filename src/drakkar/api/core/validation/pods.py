@@ -28,7 +28,8 @@ RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 DNS_POLICIES: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 NODE_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
-_PLAIN_RESOURCES: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
+CONTAINER_RESOURCES: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
+NODE_RESOURCES: Final = CONTAINER_RESOURCES | {"pods"}
 
 _MUTABLE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -190,12 +191,17 @@ def _port(faults: Faults, path: str, port: Object) -> None:
     one_of(faults, f"{path}.protocol", text(port, "protocol"), PROTOCOLS)
 
 
-def amounts(faults: Faults, path: str, found: Object) -> dict[str, Quantity]:
-    """A map of resource names to amounts that are not negative; returns those that could be read."""
+def amounts(
+    faults: Faults, path: str, found: Object, plain: frozenset[str] = CONTAINER_RESOURCES
+) -> dict[str, Quantity]:
+    """A map of resource names to amounts that are not negative; returns those that could be read.
+
+    ``plain`` are the names without a domain that may stand there, besides huge pages.
+    """
     read: dict[str, Quantity] = {}
     for name, spelled in sorted(found.items()):
         faults.check(f"{path}[{name}]", name, formats.qualified_name)
-        if "/" not in name and name not in _PLAIN_RESOURCES and not name.startswith("hugepages-"):
+        if "/" not in name and name not in plain and not name.startswith("hugepages-"):
             faults.invalid(f"{path}[{name}]", name, "must be a standard resource type or fully qualified")
         try:
             amount = Quantity.parse(str(spelled))
