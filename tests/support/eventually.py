@@ -1,0 +1,42 @@
+"""Waiting for what parts bring about, and the smallest plane they can run against."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from drakkar.apiserver.server import ApiServer
+from drakkar.client import Client, MemoryTransport, SystemClock
+from drakkar.store.memory import MemoryBackend
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def memory_plane() -> AsyncIterator[Client]:
+    """An API server over memory, alone, and an administrator's client of it."""
+    clock = SystemClock()
+    server = ApiServer(MemoryBackend(), clock=clock)
+    await server.start()
+    client = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")), clock=clock)
+    try:
+        yield client
+    finally:
+        await client.close()
+        await server.close()
+
+
+async def eventually(
+    read: Callable[[], Awaitable[T]], holds: Callable[[T], object], *, timeout: float = 10.0, pause: float = 0.02
+) -> T:
+    """Reads until ``holds`` is true of what was read; AssertionError with the last state after ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        state = await read()
+        if holds(state):
+            return state
+        assert loop.time() < deadline, f"still not so after {timeout} s: {state!r}"
+        await asyncio.sleep(pause)
