@@ -11,21 +11,24 @@ from drakkar.api.errors import FieldError
 
 
 @lru_cache(maxsize=1024)
-def _selector_faults(text: str) -> tuple[FieldError, ...]:
-    from drakkar.cel import CompileError, compile_selector
+def _faults(text: str, derived: bool) -> tuple[FieldError, ...]:
+    from drakkar.cel import COST_LIMIT, CompileError, compile_derived, compile_selector
 
     try:
-        compile_selector(text, environment="new")
+        program = (compile_derived if derived else compile_selector)(text, environment="new-expressions")
     except CompileError as error:
         return (FieldError(type="FieldValueInvalid", field="", value=text, detail=str(error)),)
+    if program.too_expensive:
+        detail = f"too complex, exceeds cost limit: the estimate is {program.max_cost}, the limit {COST_LIMIT}"
+        return (FieldError(type="FieldValueForbidden", field="", detail=detail),)
     return ()
 
 
 def check_selector(text: str) -> list[FieldError]:
     """Faults of a device selector."""
-    return list(_selector_faults(text))
+    return list(_faults(text, False))
 
 
 def check_derived_attribute(text: str) -> list[FieldError]:
     """Faults of the expression of a derived attribute."""
-    return []
+    return list(_faults(text, True))
