@@ -1,1 +1,33 @@
-"""Room `cel`; see the architecture page."""
+"""CEL as device selectors speak it: compile an expression once, evaluate it on many devices.
+
+program = compile_selector('device.driver == "gpu.example.com"')
+program.evaluate(DeviceInput(driver, device))
+"""
+
+from drakkar.cel.device import DeviceInput
+from drakkar.cel.errors import CompileError, EvaluationError, Issue
+from drakkar.cel.program import (
+    ALL,
+    COST_LIMIT,
+    MAX_LENGTH,
+    Equality,
+    Program,
+    attribute_of,
+    compile_derived,
+    compile_selector,
+)
+
+__all__ = [
+    "ALL",
+    "COST_LIMIT",
+    "MAX_LENGTH",
+    "CompileError",
+    "DeviceInput",
+    "Equality",
+    "EvaluationError",
+    "Issue",
+    "Program",
+    "attribute_of",
+    "compile_derived",
+    "compile_selector",
+]

@@ -1,0 +1,89 @@
+"""A device as expressions see it, prepared once from its slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from drakkar.api.errors import ParseError
+from drakkar.api.quantity import Quantity
+from drakkar.api.resource.v1 import Device, DeviceAttribute
+from drakkar.api.semver import Semver
+from drakkar.cel.errors import EvaluationError
+from drakkar.cel.values import DomainMap
+
+_T = TypeVar("_T")
+
+
+class DeviceInput:
+    """Attributes and capacity by domain and name.
+
+    A name without a domain belongs to the driver's. Loops run over domains and names in their alphabetical order. When a device carries both the short and
+    the qualified spelling of one name, the qualified one counts. ``error`` is set for devices
+    on which every expression fails (an attribute without value, a malformed version).
+    """
+
+    __slots__ = ("attributes", "capacity", "driver", "error", "multi")
+
+    def __init__(self, driver: str, device: Device) -> None:
+        self.driver = driver
+        self.multi: bool = bool(device.allowMultipleAllocations)
+        self.error: str | None = None
+        self.attributes = DomainMap()
+        self.capacity = DomainMap()
+        for name, attribute in _ordered(device.attributes, driver):
+            domain, ident = split_name(name, driver)
+            try:
+                value = attribute_value(attribute)
+            except (ValueError, ParseError) as error:
+                self.error = f"attribute {name}: {error}"
+                continue
+            if domain not in self.attributes:
+                self.attributes[domain] = {}
+            self.attributes[domain][ident] = value
+        for name, capacity in _ordered(device.capacity, driver):
+            domain, ident = split_name(name, driver)
+            if domain not in self.capacity:
+                self.capacity[domain] = {}
+            try:
+                self.capacity[domain][ident] = Quantity.parse(capacity.value)
+            except ParseError as error:
+                self.error = f"capacity {name}: {error}"
+
+    def failure(self) -> EvaluationError | None:
+        """The error that every expression meets on this device, if any."""
+        return None if self.error is None else EvaluationError("device-data", self.error)
+
+
+def _ordered(values: Mapping[str, _T] | None, driver: str) -> list[tuple[str, _T]]:
+    """By domain, then name; the short spelling of a name before the qualified one."""
+    if not values:
+        return []
+    return sorted(values.items(), key=lambda item: (*split_name(item[0], driver), "/" in item[0]))
+
+
+def split_name(name: str, driver: str) -> tuple[str, str]:
+    """Domain and identifier of an attribute or capacity name."""
+    domain, slash, ident = name.partition("/")
+    return (domain, ident) if slash else (driver, name)
+
+
+def attribute_value(attribute: DeviceAttribute) -> Any:
+    """The value of an attribute; raises ``ValueError`` when none is set or a version is malformed."""
+    if attribute.ints is not None:
+        return attribute.ints
+    if attribute.bools is not None:
+        return attribute.bools
+    if attribute.strings is not None:
+        return attribute.strings
+    if attribute.versions is not None:
+        return [Semver.parse(version) for version in attribute.versions]
+    if attribute.int is not None:
+        return attribute.int
+    if attribute.bool is not None:
+        return attribute.bool
+    if attribute.string is not None:
+        return attribute.string
+    if attribute.version is not None:
+        return Semver.parse(attribute.version)
+    raise ValueError("unsupported attribute value: none of its fields is set")

@@ -1,0 +1,485 @@
+"""Operators, conversions and the functions of the standard library."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from drakkar.cel import timelib
+from drakkar.cel.errors import EvaluationError, no_overload, no_such_key
+from drakkar.cel.regex import search
+from drakkar.cel.values import (
+    INT_MAX,
+    INT_MIN,
+    NONE,
+    UINT_MAX,
+    Address,
+    DomainMap,
+    Duration,
+    Network,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    compare,
+    equals,
+    is_map,
+    optional,
+    same,
+    to_key,
+    type_name,
+)
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_REAL: Final = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity)|nan", re.IGNORECASE
+)
+_TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+
+
+def overflow(what: str) -> EvaluationError:
+    """A result that 64 bits do not hold."""
+    return EvaluationError("overflow", f"{what} overflow")
+
+
+def _int(value: int) -> int:
+    if INT_MIN <= value <= INT_MAX:
+        return value
+    raise overflow("integer")
+
+
+def _uint(value: int) -> Uint:
+    if 0 <= value <= UINT_MAX:
+        return Uint(value)
+    raise overflow("unsigned integer")
+
+
+def add(one: Any, other: Any) -> Any:
+    """``+``."""
+    kind, kind2 = type(one), type(other)
+    if kind is kind2:
+        if kind is int:
+            return _int(one + other)
+        if kind is str or kind is float or kind is bytes or kind is list:
+            return one + other
+        if kind is Uint:
+            return _uint(int(one) + int(other))
+        if kind is Duration:
+            return timelib.duration(one.nanos + other.nanos)
+    elif (kind is Timestamp and kind2 is Duration) or (kind is Duration and kind2 is Timestamp):
+        return timelib.timestamp(one.nanos + other.nanos)
+    raise no_overload("+", one, other)
+
+
+def subtract(one: Any, other: Any) -> Any:
+    """``-``."""
+    kind, kind2 = type(one), type(other)
+    if kind is kind2:
+        if kind is int:
+            return _int(one - other)
+        if kind is float:
+            return one - other
+        if kind is Uint:
+            return _uint(int(one) - int(other))
+        if kind is Duration or kind is Timestamp:
+            return timelib.duration(one.nanos - other.nanos)
+    elif kind is Timestamp and kind2 is Duration:
+        return timelib.timestamp(one.nanos - other.nanos)
+    raise no_overload("-", one, other)
+
+
+def multiply(one: Any, other: Any) -> Any:
+    """``*``."""
+    kind = type(one)
+    if kind is type(other):
+        if kind is int:
+            return _int(one * other)
+        if kind is float:
+            return one * other
+        if kind is Uint:
+            return _uint(int(one) * int(other))
+    raise no_overload("*", one, other)
+
+
+def divide(one: Any, other: Any) -> Any:
+    """``/``; integers are cut towards zero."""
+    kind = type(one)
+    if kind is type(other):
+        if kind is float:
+            if other:
+                return one / other
+            if one != one or one == 0.0:
+                return math.nan
+            return math.copysign(math.inf, one) * math.copysign(1.0, other)
+        if kind is int or kind is Uint:
+            if not other:
+                raise EvaluationError("divide-by-zero", "division by zero")
+            result = abs(one) // abs(other)
+            return Uint(result) if kind is Uint else _int(result if (one < 0) == (other < 0) else -result)
+    raise no_overload("/", one, other)
+
+
+def modulo(one: Any, other: Any) -> Any:
+    """``%``; the result has the sign of the dividend."""
+    kind = type(one)
+    if kind is type(other) and (kind is int or kind is Uint):
+        if not other:
+            raise EvaluationError("divide-by-zero", "modulus by zero")
+        if kind is int and one == INT_MIN and other == -1:
+            raise overflow("integer")
+        result = abs(one) % abs(other)
+        return Uint(result) if kind is Uint else (-result if one < 0 else result)
+    raise no_overload("%", one, other)
+
+
+def negate(value: Any) -> Any:
+    """Unary ``-``."""
+    if type(value) is int:
+        return _int(-value)
+    if type(value) is float:
+        return -value
+    raise no_overload("-", value)
+
+
+def logical_not(value: Any) -> bool:
+    """``!``."""
+    if value is True:
+        return False
+    if value is False:
+        return True
+    raise no_overload("!", value)
+
+
+def less(one: Any, other: Any) -> bool:
+    """``<``."""
+    return compare(one, other, "<") == -1
+
+
+def less_equal(one: Any, other: Any) -> bool:
+    """``<=``."""
+    return compare(one, other, "<=") <= 0
+
+
+def greater(one: Any, other: Any) -> bool:
+    """``>``."""
+    return compare(one, other, ">") == 1
+
+
+def greater_equal(one: Any, other: Any) -> bool:
+    """``>=``."""
+    return compare(one, other, ">=") in (0, 1)
+
+
+def not_equals(one: Any, other: Any) -> bool:
+    """``!=``: true also where the values cannot be compared."""
+    return not same(one, other)
+
+
+def contains(item: Any, container: Any) -> bool:
+    """``in``."""
+    if type(container) is list:
+        return any(same(item, one) for one in container)
+    if is_map(container):
+        return find(container, item)[0]
+    raise no_overload("in", item, container)
+
+
+def find(container: Any, key: Any) -> tuple[bool, Any]:
+    """Look a key up in a map: (found, value). The domain maps of a device know only real domains here."""
+    kind = type(key)
+    if kind is not str:
+        try:
+            key = to_key(key)
+        except EvaluationError:
+            return False, None
+    if key in container:
+        return True, container[key]
+    return False, None
+
+
+def index(container: Any, key: Any) -> Any:
+    """``container[key]``."""
+    if type(container) is dict or type(container) is DomainMap:
+        found = key if type(key) is str else to_key(key)
+        try:
+            return container[found]
+        except KeyError:
+            raise no_such_key(found) from None
+    if type(container) is list:
+        return container[list_index(container, key)]
+    if type(container) is Optional:
+        return optional_index(container, key)
+    raise no_overload("[]", container, key)
+
+
+def list_index(container: list[Any], key: Any) -> int:
+    """A valid index into a list: whole numbers of any numeric type."""
+    if type(key) is float and key == key and abs(key) != math.inf and key == int(key):
+        key = int(key)
+    elif type(key) is not int and type(key) is not Uint:
+        raise no_overload("[]", container, key)
+    if 0 <= key < len(container):
+        return key
+    raise EvaluationError("index-out-of-range", f"index {key} is out of range for a list of {len(container)}")
+
+
+def optional_index(container: Any, key: Any) -> Optional:
+    """``container[?key]``."""
+    if type(container) is Optional:
+        if not container.present:
+            return NONE
+        container = container.value
+    if type(container) is DomainMap and type(key) is str:
+        return optional(container[key])
+    if is_map(container):
+        to_key(key)
+        found, value = find(container, key)
+        return optional(value) if found else NONE
+    if type(container) is list:
+        try:
+            return optional(container[list_index(container, key)])
+        except EvaluationError as error:
+            if error.error_class == "index-out-of-range":
+                return NONE
+            raise
+    raise no_overload("[?]", container, key)
+
+
+def size(value: Any) -> int:
+    """``size``."""
+    kind = type(value)
+    if kind is str or kind is list or kind is bytes or is_map(value):
+        return len(value)
+    raise no_overload("size", value)
+
+
+# Conversions.
+
+
+def _conversion(value: Any, target: str) -> EvaluationError:
+    return EvaluationError("conversion", f"cannot convert {value!r} to {target}")
+
+
+def to_int(value: Any) -> int:
+    """``int(x)``."""
+    kind = type(value)
+    if kind is int:
+        return value
+    if kind is Uint:
+        return _int(int(value))
+    if kind is float:
+        if value != value or not -(2.0**63) < value < 2.0**63:
+            raise overflow("integer")
+        return int(value)
+    if kind is str:
+        if not _WHOLE.fullmatch(value) or not INT_MIN <= int(value) <= INT_MAX:
+            raise _conversion(value, "int")
+        return int(value)
+    if kind is Timestamp:
+        return value.nanos // 10**9
+    if kind is Duration:
+        return value.nanos
+    raise no_overload("int", value)
+
+
+def to_uint(value: Any) -> Uint:
+    """``uint(x)``."""
+    kind = type(value)
+    if kind is Uint:
+        return value
+    if kind is int:
+        return _uint(value)
+    if kind is float:
+        if value != value or not 0 <= value < 2.0**64:
+            raise overflow("unsigned integer")
+        return Uint(int(value))
+    if kind is str:
+        if not value.isascii() or not value.isdigit() or int(value) > UINT_MAX:
+            raise _conversion(value, "uint")
+        return Uint(int(value))
+    raise no_overload("uint", value)
+
+
+def to_double(value: Any) -> float:
+    """``double(x)``."""
+    kind = type(value)
+    if kind is float:
+        return value
+    if kind is int or kind is Uint:
+        return float(value)
+    if kind is str:
+        if not _REAL.fullmatch(value):
+            raise _conversion(value, "double")
+        result = float(value)
+        if math.isinf(result) and "n" not in value.lower():
+            raise _conversion(value, "double")
+        return result
+    raise no_overload("double", value)
+
+
+def to_bool(value: Any) -> bool:
+    """``bool(x)``."""
+    if type(value) is bool:
+        return value
+    if type(value) is str:
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise _conversion(value, "bool")
+    raise no_overload("bool", value)
+
+
+def to_bytes(value: Any) -> bytes:
+    """``bytes(x)``."""
+    if type(value) is bytes:
+        return value
+    if type(value) is str:
+        return value.encode()
+    raise no_overload("bytes", value)
+
+
+def to_string(value: Any) -> str:
+    """``string(x)``."""
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int or kind is Uint:
+        return int.__repr__(value)
+    if kind is float:
+        return double_text(value)
+    if kind is bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise EvaluationError("conversion", "invalid UTF-8 in bytes, cannot convert to string") from None
+    if kind is Timestamp:
+        return timelib.timestamp_text(value)
+    if kind is Duration:
+        return timelib.duration_text(value)
+    if kind is Address or kind is Network:
+        from drakkar.cel.network import address_text, network_text
+
+        return address_text(value) if kind is Address else network_text(value)
+    raise no_overload("string", value)
+
+
+def double_text(value: float) -> str:
+    """The shortest text of a double, in the general form: with an exponent below 1e-4 and for large numbers."""
+    if value != value:
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    digits, exponent = _shortest(abs(value))
+    sign = "-" if value < 0 else ""
+    if exponent < -4 or exponent >= 6:
+        mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
+        return f"{sign}{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+    fraction = digits[exponent + 1 :]
+    return sign + whole + ("." + fraction if fraction else "")
+
+
+def _shortest(value: float) -> tuple[str, int]:
+    """Shortest decimal digits of a positive double and the exponent of the first one."""
+    number, _, power = repr(value).partition("e")
+    whole, _, fraction = number.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    leading = len(whole) - 1 if whole != "0" else -(len(fraction) - len(fraction.lstrip("0"))) - 1
+    return digits.rstrip("0"), leading + int(power or 0)
+
+
+def to_type(value: Any) -> TypeValue:
+    """``type(x)``."""
+    return TypeValue(type_name(value))
+
+
+# Strings of the standard library.
+
+
+def starts_with(text: Any, prefix: Any) -> bool:
+    """``startsWith``."""
+    if type(text) is str and type(prefix) is str:
+        return text.startswith(prefix)
+    raise no_overload("startsWith", text, prefix)
+
+
+def ends_with(text: Any, suffix: Any) -> bool:
+    """``endsWith``."""
+    if type(text) is str and type(suffix) is str:
+        return text.endswith(suffix)
+    raise no_overload("endsWith", text, suffix)
+
+
+def string_contains(text: Any, part: Any) -> bool:
+    """``contains``."""
+    if type(text) is str and type(part) is str:
+        return part in text
+    raise no_overload("contains", text, part)
+
+
+def matches(text: Any, pattern: Any) -> bool:
+    """``matches``: RE2, unanchored."""
+    if type(text) is str and type(pattern) is str:
+        return search(pattern, text) is not None
+    raise no_overload("matches", text, pattern)
+
+
+# Optional values.
+
+
+def of_non_zero(value: Any) -> Optional:
+    """``optional.ofNonZeroValue``."""
+    kind = type(value)
+    if value is None or (kind in (bool, int, Uint, float, str, bytes, list, dict, DomainMap) and not value):
+        return NONE
+    if kind in (Duration,) and value.nanos == 0:
+        return NONE
+    return optional(value)
+
+
+def has_value(value: Any) -> bool:
+    """``hasValue``."""
+    if type(value) is Optional:
+        return value.present
+    raise no_overload("hasValue", value)
+
+
+def optional_value(value: Any) -> Any:
+    """``value``."""
+    if type(value) is not Optional:
+        raise no_overload("value", value)
+    if not value.present:
+        raise EvaluationError("empty-optional", "the optional has no value; use orValue(...) or test with hasValue()")
+    return value.value
+
+
+def none() -> Optional:
+    """``optional.none``."""
+    return NONE
+
+
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "!_": logical_not, "-_": negate, "_==_": equals, "_!=_": not_equals, "_<_": less, "_<=_": less_equal,
+    "_>_": greater, "_>=_": greater_equal, "@in": contains, "_[_]": index, "_[?_]": optional_index, "_+_": add,
+    "_-_": subtract, "_*_": multiply, "_/_": divide, "_%_": modulo, "size": size, "type": to_type,
+    "dyn": lambda value: value, "bool": to_bool, "bytes": to_bytes, "double": to_double, "int": to_int,
+    "uint": to_uint, "string": to_string, "duration": timelib.to_duration, "timestamp": timelib.to_timestamp,
+    "contains": string_contains, "endsWith": ends_with, "startsWith": starts_with, "matches": matches,
+    "optional.of": optional, "optional.ofNonZeroValue": of_non_zero, "optional.none": none,
+    "hasValue": has_value, "value": optional_value,
+}  # fmt: skip
+
+#: Functions whose calls with constant arguments are computed while compiling.
+CONVERSIONS: Final = frozenset(
+    ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
+)

@@ -1,0 +1,267 @@
+"""Compile expressions and evaluate them on devices.
+
+Source: spec/cel.md, spec/cel-choice.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from drakkar.api.features import Features
+from drakkar.api.semver import Semver
+from drakkar.cel import closures, types
+from drakkar.cel.access import ROOT as ROOT_PATHS
+from drakkar.cel.access import Path, path_of, reads
+from drakkar.cel.checker import Environment, check
+from drakkar.cel.cost import estimate
+from drakkar.cel.device import DeviceInput
+from drakkar.cel.errors import CompileError, EvaluationError, Issue
+from drakkar.cel.folding import Constants, FoldError, fold
+from drakkar.cel.parser import Source, parse
+from drakkar.cel.syntax import Call, Literal, Node
+from drakkar.cel.tracked import Meter, run
+from drakkar.cel.types import Type
+from drakkar.cel.validators import validate
+from drakkar.cel.values import type_name
+
+#: Highest estimate that is accepted on create, and highest actual cost of one evaluation.
+COST_LIMIT: Final = 1_000_000
+#: Longest expression in bytes.
+MAX_LENGTH: Final = 10 * 1024
+#: Estimates are upper bounds but for one unit; this much below the limit nothing is counted at run time.
+_HEADROOM: Final = 100
+
+
+ALL: Final = Features.drakkar()
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """``path == value`` or, with ``literal_first``, ``value == path``."""
+
+    path: Path
+    value: str | int | float | bool
+    literal_first: bool
+
+
+class Program:
+    """A compiled expression. Immutable; may be used from several threads.
+
+    ``max_cost`` is the estimated worst cost, ``output_type`` the name of the static type, ``reads`` what it looks
+    at (None: the whole device).
+    """
+
+    __slots__ = ("_closure", "_constants", "_node", "_slots", "_source", "_tracked", "max_cost", "output_type", "reads")
+
+    def __init__(self, source: Source, node: Node, constants: Constants, cost_limit: int = COST_LIMIT) -> None:
+        self._source = source
+        self._node = node
+        self._constants = constants
+        self.output_type = node.type.output_name
+        self.max_cost = estimate(node)
+        self.reads = reads(node)
+        self._closure, self._slots = closures.build(node, constants)
+        self._tracked = cost_limit if self.max_cost > cost_limit - _HEADROOM else None
+
+    @property
+    def text(self) -> str:
+        """The expression."""
+        return self._source.text
+
+    @property
+    def too_expensive(self) -> bool:
+        """Whether an API server refuses it on create because of its estimate."""
+        return self.max_cost > COST_LIMIT
+
+    def __repr__(self) -> str:
+        return f"Program({self.text!r})"
+
+    def evaluate(self, device: DeviceInput) -> bool:
+        """Whether the device matches; raises :class:`EvaluationError`."""
+        result = self.value(device)
+        return result if result is True or result is False else self.as_bool(result)
+
+    @staticmethod
+    def as_bool(result: Any) -> bool:
+        """The result as a match; raises :class:`EvaluationError` when it is no bool."""
+        if result is True or result is False:
+            return result
+        raise EvaluationError(
+            "not-bool", f"the selector yields a value of type {type_name(result)}; compare it with something"
+        )
+
+    def value(self, device: DeviceInput) -> Any:
+        """The result of the expression as a run-time value."""
+        if device.error is not None:
+            raise EvaluationError("device-data", device.error)
+        try:
+            if self._tracked is not None:
+                return run(self._node, self._constants, device, Meter(self._tracked))
+            env: list[Any] = [None] * self._slots
+            env[0] = device
+            return self._closure(env)
+        except EvaluationError as error:
+            if error.offset is not None:
+                error.position = self._source.place(error.offset)
+            raise
+        except RecursionError:
+            raise EvaluationError("too-deep", "the expression is nested too deeply to be evaluated") from None
+
+    def measure(self, device: DeviceInput, limit: int = COST_LIMIT) -> tuple[Any, EvaluationError | None, int]:
+        """Evaluate while counting: (value, error, actual cost)."""
+        meter = Meter(limit)
+        try:
+            return run(self._node, self._constants, device, meter), None, meter.cost
+        except EvaluationError as error:
+            if error.offset is not None:
+                error.position = self._source.place(error.offset)
+            return None, error, meter.cost
+
+    def conjuncts(self) -> tuple[Program, ...]:
+        """The programs that a top-level ``&&`` joins, from left to right; the program itself without one."""
+        parts: list[Node] = []
+        _split(self._node, parts)
+        if len(parts) == 1:
+            return (self,)
+        return tuple(Program(self._source, part, self._constants) for part in parts)
+
+    def equality(self) -> Equality | None:
+        """What the program compares, when it is one path compared with one constant by ``==``."""
+        node = self._node
+        if not isinstance(node, Call) or node.function != "_==_":
+            return None
+        for first, second, literal_first in ((node.args[0], node.args[1], False), (node.args[1], node.args[0], True)):
+            path = path_of(first, ROOT_PATHS)
+            if path is None or not (len(path) == 3 or path[0] in ("driver", "multi")):
+                continue
+            if isinstance(second, Literal) and isinstance(second.value, str | int | float):
+                return Equality(path, second.value, literal_first)
+        return None
+
+
+def _split(node: Node, parts: list[Node]) -> None:
+    if isinstance(node, Call) and node.function == "_&&_":
+        for arg in node.args:
+            _split(arg, parts)
+    else:
+        parts.append(node)
+
+
+class _Cache:
+    """Compiled programs, least recently used first out. Failures are not kept."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._programs: OrderedDict[tuple[str, Environment, bool, int], Program] = OrderedDict()
+
+    def get(self, key: tuple[str, Environment, bool, int]) -> Program | None:
+        program = self._programs.get(key)
+        if program is not None:
+            try:
+                self._programs.move_to_end(key)
+            except KeyError:
+                # Another thread dropped it in between; the program itself stays valid.
+                return program
+        return program
+
+    def put(self, key: tuple[str, Environment, bool, int], program: Program) -> None:
+        self._programs[key] = program
+        while len(self._programs) > self._size:
+            self._programs.popitem(last=False)
+
+
+_cache: Final = _Cache(1024)
+
+
+def compile_selector(
+    text: str, *, environment: str = "stored", features: Features = ALL, cost_limit: int = COST_LIMIT
+) -> Program:
+    """Compile a device selector; raises :class:`CompileError`.
+
+    ``environment`` is ``stored`` (everything is declared; schedulers and unchanged objects) or ``new-expressions``
+    (objects being created; ``features`` count).
+    """
+    return _compile(text, environment, features, False, cost_limit)
+
+
+def compile_derived(
+    text: str, *, environment: str = "stored", features: Features = ALL, cost_limit: int = COST_LIMIT
+) -> Program:
+    """Compile a derived attribute, which yields an attribute value instead of a bool."""
+    return _compile(text, environment, features, True, cost_limit)
+
+
+def _compile(text: str, environment: str, features: Features, derived: bool, cost_limit: int) -> Program:
+    declared = Environment.of(environment, "DRAListTypeAttributes" in features, "DRAConsumableCapacity" in features)
+    key = (text, declared, derived, cost_limit)
+    cached = _cache.get(key)
+    if cached is not None:
+        return cached
+    try:
+        program = _build(text, declared, derived, cost_limit)
+    except RecursionError:
+        raise CompileError(text, [Issue("syntax", "the expression is nested too deeply", 1, 1)]) from None
+    _cache.put(key, program)
+    return program
+
+
+def _build(text: str, declared: Environment, derived: bool, cost_limit: int) -> Program:
+    source = Source(text)
+    node = parse(source)
+    issues = check(node, declared, source) or validate(node, source)
+    if issues:
+        raise CompileError(text, issues)
+    wrong = _output_issue(node.type, declared, derived)
+    if wrong is not None:
+        raise CompileError(text, [wrong])
+    try:
+        constants = fold(node)
+    except FoldError as error:
+        raise CompileError(text, [error.issue]) from None
+    return Program(source, node, constants, cost_limit)
+
+
+_DERIVED: Final = frozenset((types.STRING, types.INT, types.BOOL, types.SEMVER))
+
+
+def _output_issue(type_: Type, declared: Environment, derived: bool) -> Issue | None:
+    if type_ == declared.attribute:
+        return None
+    if not derived:
+        if type_ == types.BOOL:
+            return None
+        return Issue("output-type", f"must evaluate to bool or the unknown type, not {type_}")
+    if type_ in _DERIVED:
+        return None
+    if type_.kind == "list" and (type_.params[0] in _DERIVED or type_.params[0].kind == "dyn"):
+        return None
+    return Issue(
+        "output-type",
+        f"a derived attribute must evaluate to string, int, bool, semver or a list of one of them, not {type_}",
+    )
+
+
+def attribute_of(value: Any) -> Mapping[str, Any]:
+    """A result as the fields of a device attribute; raises :class:`EvaluationError` where it is none."""
+    match value:
+        case bool():
+            return {"bool": value}
+        case str():
+            return {"string": value}
+        case Semver():
+            return {"version": str(value)}
+        case int() if type(value) is int:
+            return {"int": value}
+        case list():
+            items: list[Any] = value
+            for kind, field in ((str, "strings"), (bool, "bools"), (int, "ints")):
+                if all(type(item) is kind for item in items):
+                    return {field: items}
+            if all(type(item) is Semver for item in items):
+                return {"versions": [str(item) for item in items]}
+        case _:
+            pass
+    raise EvaluationError("not-attribute", f"a value of type {type_name(value)} cannot be a device attribute")

@@ -1,0 +1,325 @@
+"""The strings extension (version 2) and the regular expression functions of Kubernetes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from drakkar.cel.errors import EvaluationError, no_overload
+from drakkar.cel.operators import double_text
+from drakkar.cel.regex import find_all, search
+from drakkar.cel.timelib import duration_text, timestamp_text
+from drakkar.cel.values import Duration, Timestamp, TypeValue, Uint, from_key, is_map, type_name
+
+_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LOWER: Final = {code: code + 32 for code in range(65, 91)}
+_UPPER: Final = {code: code - 32 for code in range(97, 123)}
+_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_QUOTES: Final = {
+    "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
+}  # fmt: skip
+_MAX_PRECISION: Final = 100
+
+
+def _range_error(what: str) -> EvaluationError:
+    return EvaluationError("index-out-of-range", f"index out of range: {what}")
+
+
+def _check(function: str, args: tuple[Any, ...], *kinds: type) -> None:
+    for arg, kind in zip(args, kinds, strict=False):
+        if type(arg) is not kind:
+            raise no_overload(function, *args)
+
+
+def char_at(text: Any, at: Any) -> str:
+    """``charAt``: empty right behind the last character."""
+    _check("charAt", (text, at), str, int)
+    if not 0 <= at <= len(text):
+        raise _range_error(str(at))
+    return text[at : at + 1]
+
+
+def index_of(text: Any, part: Any, start: Any = 0) -> int:
+    """``indexOf`` on strings and lists."""
+    if type(text) is list:
+        from drakkar.cel.lists import list_index_of
+
+        return list_index_of(text, part)
+    _check("indexOf", (text, part, start), str, str, int)
+    if not 0 <= start <= len(text):
+        # A search for nothing from the start is always answered.
+        raise _range_error(str(start))
+    return text.find(part, start)
+
+
+def last_index_of(text: Any, part: Any, start: Any = None) -> int:
+    """``lastIndexOf`` on strings and lists."""
+    if type(text) is list:
+        from drakkar.cel.lists import list_last_index_of
+
+        return list_last_index_of(text, part)
+    _check("lastIndexOf", (text, part), str, str)
+    if start is None:
+        return text.rfind(part)
+    _check("lastIndexOf", (start,), int)
+    if not 0 <= start <= len(text):
+        raise _range_error(str(start))
+    return text.rfind(part, 0, start + len(part))
+
+
+def join(items: Any, separator: Any = "") -> str:
+    """``join``."""
+    _check("join", (items, separator), list, str)
+    if any(type(item) is not str for item in items):
+        raise no_overload("join", items)
+    return separator.join(items)
+
+
+def lower_ascii(text: Any) -> str:
+    """``lowerAscii``."""
+    _check("lowerAscii", (text,), str)
+    return text.translate(_LOWER)
+
+
+def upper_ascii(text: Any) -> str:
+    """``upperAscii``."""
+    _check("upperAscii", (text,), str)
+    return text.translate(_UPPER)
+
+
+def replace(text: Any, old: Any, new: Any, limit: Any = -1) -> str:
+    """``replace``; a negative limit means all."""
+    _check("replace", (text, old, new, limit), str, str, str, int)
+    return text.replace(old, new, max(limit, -1))
+
+
+def split(text: Any, separator: Any, limit: Any = -1) -> list[str]:
+    """``split``; an empty separator splits into characters."""
+    _check("split", (text, separator, limit), str, str, int)
+    if limit == 0:
+        return []
+    if separator:
+        return text.split(separator, limit - 1 if limit > 0 else -1)
+    if 0 < limit < len(text):
+        return [*text[: limit - 1], text[limit - 1 :]]
+    return list(text)
+
+
+def substring(text: Any, start: Any, end: Any = None) -> str:
+    """``substring``."""
+    _check("substring", (text, start), str, int)
+    stop = len(text) if end is None else end
+    _check("substring", (stop,), int)
+    if start > stop:
+        raise EvaluationError("index-out-of-range", f"invalid substring range: start {start}, end {stop}")
+    if not 0 <= start <= len(text):
+        raise _range_error(str(start))
+    if not 0 <= stop <= len(text):
+        raise _range_error(str(stop))
+    return text[start:stop]
+
+
+def trim(text: Any) -> str:
+    """``trim``."""
+    _check("trim", (text,), str)
+    return text.strip(_SPACE)
+
+
+def quote(text: Any) -> str:
+    """``strings.quote``."""
+    _check("strings.quote", (text,), str)
+    return '"' + "".join(_QUOTES.get(char, char) for char in text) + '"'
+
+
+def regex_find(text: Any, pattern: Any) -> str:
+    """``find``: the first match or an empty string."""
+    _check("find", (text, pattern), str, str)
+    match = search(pattern, text)
+    return match.group() if match else ""
+
+
+def regex_find_all(text: Any, pattern: Any, limit: Any = -1) -> list[str]:
+    """``findAll``."""
+    _check("findAll", (text, pattern, limit), str, str, int)
+    return find_all(pattern, text, limit)
+
+
+# format
+
+
+def _bad(clause: str, value: Any, wanted: str) -> EvaluationError:
+    return EvaluationError("invalid-argument", f"%{clause} takes {wanted}, not {type_name(value)}")
+
+
+def clauses(template: str) -> list[str | tuple[str, int | None]]:
+    """A template as text pieces and clauses ``(letter, precision)``; raises ``ValueError`` where malformed."""
+    pieces: list[str | tuple[str, int | None]] = []
+    at = 0
+    while True:
+        percent = template.find("%", at)
+        if percent < 0:
+            pieces.append(template[at:])
+            return pieces
+        pieces.append(template[at:percent])
+        at = percent + 1
+        if at >= len(template):
+            raise ValueError("unexpected end of string after '%'")
+        if template[at] == "%":
+            pieces.append("%")
+            at += 1
+            continue
+        precision = None
+        if template[at] == ".":
+            start = at + 1
+            at = start
+            while at < len(template) and template[at] in "0123456789":
+                at += 1
+            if at == start:
+                raise ValueError("a precision needs digits behind the point")
+            precision = int(template[start:at])
+            if precision > _MAX_PRECISION:
+                raise ValueError(f"precision {precision} exceeds {_MAX_PRECISION}")
+            if at >= len(template):
+                raise ValueError("could not find end of precision specifier")
+        letter = template[at]
+        if letter not in "sdfebxXo":
+            raise ValueError(f'unrecognized formatting clause "{letter}"')
+        pieces.append((letter, precision))
+        at += 1
+
+
+def format_text(template: Any, args: Any) -> str:
+    """``format``."""
+    _check("format", (template, args), str, list)
+    try:
+        pieces = clauses(template)
+    except ValueError as error:
+        raise EvaluationError("invalid-argument", f"format: {error}") from None
+    result: list[str] = []
+    at = 0
+    for piece in pieces:
+        if isinstance(piece, str):
+            result.append(piece)
+            continue
+        if at >= len(args):
+            raise EvaluationError("index-out-of-range", f"format: index {at} out of range")
+        result.append(_CLAUSES[piece[0]](args[at], piece[1]))
+        at += 1
+    return "".join(result)
+
+
+def _plain(value: Any, precision: int | None) -> str:
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is bytes:
+        return value.decode(errors="replace")
+    return _nested(value)
+
+
+def _nested(value: Any) -> str:
+    kind = type(value)
+    if value is None:
+        return "null"
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int or kind is Uint:
+        return int.__repr__(value)
+    if kind is float:
+        return _special(value) or double_text(value)
+    if kind is str:
+        return '"' + value + '"'
+    if kind is bytes:
+        return '"' + value.decode(errors="replace") + '"'
+    if kind is Duration:
+        return duration_text(value)
+    if kind is Timestamp:
+        return timestamp_text(value)
+    if kind is TypeValue:
+        return value.name
+    if kind is list:
+        return "[" + ", ".join(map(_nested, value)) + "]"
+    if is_map(value):
+        pairs = [(_nested(from_key(key)), _nested(one)) for key, one in value.items()]
+        return "{" + ", ".join(f"{key}:{one}" for key, one in sorted(pairs)) + "}"
+    raise _bad("s", value, "strings, numbers, bools, bytes, lists, maps, times and types")
+
+
+def _special(value: float) -> str | None:
+    if value != value:
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return None
+
+
+def _decimal(value: Any, precision: int | None) -> str:
+    if type(value) is int or type(value) is Uint:
+        return int.__repr__(value)
+    if type(value) is float and (special := _special(value)):
+        return special
+    raise _bad("d", value, "integers")
+
+
+def _number(clause: str, value: Any) -> float | str:
+    if type(value) is float:
+        return _special(value) or value
+    if value in ("Infinity", "-Infinity", "NaN") and type(value) is str:
+        return value
+    raise _bad(clause, value, "doubles")
+
+
+def _fixed(value: Any, precision: int | None) -> str:
+    number = _number("f", value)
+    if isinstance(number, str):
+        return number
+    digits = 6 if precision is None else precision
+    return f"{number:.{digits}f}"
+
+
+def _scientific(value: Any, precision: int | None) -> str:
+    # The precision of %e is read but not applied by the pinned version of the library.
+    number = _number("e", value)
+    if isinstance(number, str):
+        return number
+    mantissa, exponent = f"{number:.6e}".split("e")
+    power = int(exponent)
+    sign = "⁻" if power < 0 else ""
+    return f"{mantissa}×10{sign}" + f"{abs(power):02d}".translate(_SUPERSCRIPT)
+
+
+def _binary(value: Any, precision: int | None) -> str:
+    if type(value) is bool:
+        return "1" if value else "0"
+    if type(value) is int or type(value) is Uint:
+        return f"{int(value):b}"
+    raise _bad("b", value, "integers and bools")
+
+
+def _octal(value: Any, precision: int | None) -> str:
+    if type(value) is int or type(value) is Uint:
+        return f"{int(value):o}"
+    raise _bad("o", value, "integers")
+
+
+def _hexadecimal(value: Any, precision: int | None) -> str:
+    if type(value) is int or type(value) is Uint:
+        return f"{int(value):x}"
+    if type(value) is str:
+        return value.encode().hex()
+    if type(value) is bytes:
+        return value.hex()
+    raise _bad("x", value, "integers, bytes and strings")
+
+
+_CLAUSES: Final[dict[str, Callable[[Any, int | None], str]]] = {
+    "s": _plain, "d": _decimal, "f": _fixed, "e": _scientific, "b": _binary, "o": _octal, "x": _hexadecimal,
+    "X": lambda value, precision: _hexadecimal(value, precision).upper(),
+}  # fmt: skip
+
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "charAt": char_at, "indexOf": index_of, "lastIndexOf": last_index_of, "join": join, "lowerAscii": lower_ascii,
+    "upperAscii": upper_ascii, "replace": replace, "split": split, "substring": substring, "trim": trim,
+    "format": format_text, "strings.quote": quote, "find": regex_find, "findAll": regex_find_all,
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""Checks on constants that a type checker does not see.
+
+Literal patterns, durations and timestamps have to parse, literals of lists and maps have
+to hold one type, and templates of ``format`` have to suit their arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drakkar.cel import types
+from drakkar.cel.errors import Issue
+from drakkar.cel.parser import Source
+from drakkar.cel.regex import problem
+from drakkar.cel.strings import clauses
+from drakkar.cel.syntax import Call, ListNode, Literal, MapNode, Node, children
+from drakkar.cel.timelib import parse_duration, parse_timestamp
+from drakkar.cel.types import Type, unwrap_optional
+
+_ALLOWED: Final = {
+    "d": ("int", "uint", "double"),
+    "f": ("double",),
+    "e": ("double",),
+    "b": ("int", "uint", "bool"),
+    "o": ("int", "uint"),
+    "x": ("int", "uint", "string", "bytes"),
+    "X": ("int", "uint", "string", "bytes"),
+    "s": ("bool", "bytes", "double", "int", "uint", "string", "null", "duration", "timestamp", "type", "list", "map"),
+}
+
+
+def validate(node: Node, source: Source) -> list[Issue]:
+    """Faults in constants, in the whole tree."""
+    issues: list[Issue] = []
+    _walk(node, False, source, issues)
+    return issues
+
+
+def _walk(node: Node, exempt: bool, source: Source, issues: list[Issue]) -> None:
+    if isinstance(node, Call):
+        _constants(node, source, issues)
+        if node.function == "format" and node.target is not None:
+            _format(node, source, issues)
+            exempt = True
+    elif not exempt and isinstance(node, ListNode):
+        _list(node, source, issues)
+    elif not exempt and isinstance(node, MapNode):
+        _map(node, source, issues)
+    for child in children(node):
+        _walk(child, exempt, source, issues)
+
+
+def _constants(node: Call, source: Source, issues: list[Issue]) -> None:
+    if not node.args or not isinstance(node.args[-1], Literal) or not isinstance(node.args[-1].value, str):
+        return
+    literal = node.args[-1]
+    text = node.args[-1].value
+    fault: str | None = None
+    if node.function == "matches":
+        fault = problem(text)
+        fault = fault and f"the regular expression is malformed: {fault}"
+    elif node.function == "duration" and parse_duration(text) is None:
+        fault = "the duration is malformed; write for example 1h30m"
+    elif node.function == "timestamp" and parse_timestamp(text) is None:
+        fault = "the timestamp is malformed; write RFC 3339, for example 2024-01-31T12:00:00Z"
+    if fault:
+        issues.append(source.issue("bad-constant-argument", f"invalid {node.function} argument: {fault}", literal.pos))
+
+
+def _mismatch(wanted: Type, found: Type, pos: int, source: Source, issues: list[Issue]) -> None:
+    issues.append(
+        source.issue(
+            "type-mismatch",
+            f"expected type '{wanted}' but found '{found}'; elements of a literal have one type",
+            pos,
+        )
+    )
+
+
+def _list(node: ListNode, source: Source, issues: list[Issue]) -> None:
+    wanted: Type | None = None
+    for index, element in enumerate(node.elements):
+        type_ = unwrap_optional(element.type)[0] if index in node.optional else element.type
+        if wanted is None:
+            wanted = type_
+        elif wanted != type_:
+            _mismatch(wanted, type_, element.pos, source, issues)
+            return
+
+
+def _map(node: MapNode, source: Source, issues: list[Issue]) -> None:
+    key: Type | None = None
+    value: Type | None = None
+    for entry in node.entries:
+        key_type = entry.key.type
+        value_type = unwrap_optional(entry.value.type)[0] if entry.optional else entry.value.type
+        if key is None or value is None:
+            key, value = key_type, value_type
+            continue
+        if key != key_type:
+            _mismatch(key, key_type, entry.key.pos, source, issues)
+        if value != value_type:
+            _mismatch(value, value_type, entry.value.pos, source, issues)
+
+
+def _format(node: Call, source: Source, issues: list[Issue]) -> None:
+    template = node.target
+    if not isinstance(template, Literal) or not isinstance(template.value, str):
+        return
+    if not node.args or not isinstance(node.args[0], ListNode):
+        return
+    arguments = node.args[0].elements
+    try:
+        pieces = [piece for piece in clauses(template.value) if not isinstance(piece, str)]
+    except ValueError as error:
+        issues.append(source.issue("bad-format", f"format: {error}", template.pos))
+        return
+    for index, (letter, _) in enumerate(pieces):
+        if index >= len(arguments):
+            message = f"format: no argument for clause number {index + 1} (%{letter})"
+            issues.append(source.issue("bad-format", message, node.args[0].pos))
+            return
+        argument = arguments[index]
+        if not _suits(letter, argument.type):
+            message = f"format: %{letter} does not take a value of type '{argument.type}'"
+            issues.append(source.issue("bad-format", message, argument.pos))
+            return
+    if len(pieces) < len(arguments):
+        message = f"format: {len(arguments)} arguments for {len(pieces)} clauses"
+        issues.append(source.issue("bad-format", message, arguments[len(pieces)].pos))
+
+
+def _suits(letter: str, type_: Type) -> bool:
+    if type_.kind in ("dyn", "error", "param"):
+        return True
+    if type_.kind not in _ALLOWED[letter]:
+        return False
+    if type_.kind in ("list", "map"):
+        return all(_suits("s", inner) for inner in type_.params)
+    return type_ is not types.ERROR

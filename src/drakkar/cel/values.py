@@ -1,0 +1,261 @@
+"""Values at run time.
+
+Plain Python holds null, bool, int, double, string, bytes, lists and maps; the classes here
+hold the rest. Boolean map keys are wrapped, because Python takes ``True`` and ``1`` for the
+same key. Equality and order follow CEL, not Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from drakkar.api.quantity import Quantity
+from drakkar.api.semver import Semver
+from drakkar.cel.errors import EvaluationError, no_overload
+
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**63 - 1
+UINT_MAX: Final = 2**64 - 1
+
+
+class Uint(int):
+    """An unsigned integer; compares by value with every other number."""
+
+    __slots__ = ()
+
+
+class BoolKey:
+    """A boolean as a map key."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: bool) -> None:
+        self.value = value
+
+
+_TRUE_KEY: Final = BoolKey(True)
+_FALSE_KEY: Final = BoolKey(False)
+
+
+class DomainMap(dict[str, Any]):
+    """The outer map of attributes or capacity: an unknown domain reads as an empty map."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: object) -> dict[str, Any]:
+        return EMPTY_MAP
+
+
+EMPTY_MAP: Final[dict[str, Any]] = {}
+
+
+class Optional:
+    """A value that may be absent."""
+
+    __slots__ = ("present", "value")
+
+    def __init__(self, present: bool, value: Any = None) -> None:
+        self.present = present
+        self.value = value
+
+
+NONE: Final = Optional(False)
+
+
+class TypeValue:
+    """The type of a value, as ``type(x)`` returns it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Timestamp:
+    """A moment: nanoseconds since the Unix epoch."""
+
+    __slots__ = ("nanos",)
+
+    def __init__(self, nanos: int) -> None:
+        self.nanos = nanos
+
+
+class Duration:
+    """A length of time in nanoseconds."""
+
+    __slots__ = ("nanos",)
+
+    def __init__(self, nanos: int) -> None:
+        self.nanos = nanos
+
+
+class Address:
+    """An IP address. ``number`` is its value, ``bits`` 32 or 128."""
+
+    __slots__ = ("bits", "number")
+
+    def __init__(self, number: int, bits: int) -> None:
+        self.number = number
+        self.bits = bits
+
+
+class Network:
+    """A CIDR: an address and the length of its prefix."""
+
+    __slots__ = ("address", "prefix")
+
+    def __init__(self, address: Address, prefix: int) -> None:
+        self.address = address
+        self.prefix = prefix
+
+
+class Url:
+    """A parsed URL."""
+
+    __slots__ = ("host", "path", "query", "scheme", "text")
+
+    def __init__(self, text: str, scheme: str, host: str, path: str, query: str) -> None:
+        self.text = text
+        self.scheme = scheme
+        self.host = host
+        self.path = path
+        self.query = query
+
+
+class Format:
+    """A named text format."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_TYPE_NAMES: Final[dict[type, str]] = {
+    bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
+    list: "list", dict: "map", DomainMap: "map", Optional: "optional_type", TypeValue: "type",
+    Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration", Quantity: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver", Address: "net.IP", Network: "net.CIDR", Url: "kubernetes.URL",
+    Format: "kubernetes.NamedFormat",
+}  # fmt: skip
+
+
+def type_name(value: object) -> str:
+    """CEL's name for the type of a value."""
+    return _TYPE_NAMES.get(type(value), "kubernetes.DRADevice")
+
+
+def is_map(value: object) -> bool:
+    """Whether a value is a map."""
+    return type(value) is dict or type(value) is DomainMap
+
+
+def to_key(value: Any) -> Any:
+    """A value as the key of a Python dict; raises where CEL allows no such key."""
+    kind = type(value)
+    if kind is str or kind is int or kind is Uint:
+        return value
+    if kind is bool:
+        return _TRUE_KEY if value else _FALSE_KEY
+    if kind is float and value == value and abs(value) != float("inf") and value == int(value):
+        return int(value)
+    raise EvaluationError("no-such-overload", f"unsupported key type: {type_name(value)}")
+
+
+def from_key(key: Any) -> Any:
+    """The value that a key stands for."""
+    return key.value if type(key) is BoolKey else key
+
+
+def key_text(key: object) -> str:
+    """A key as messages print it."""
+    key = from_key(key)
+    if type(key) is bool:
+        return "true" if key else "false"
+    return str(key)
+
+
+_NUMBERS: Final = (int, Uint, float)
+_PLAIN: Final = frozenset((str, bool, int, Uint, float, bytes))
+_STRICT: Final = frozenset((Semver, Quantity, Address, Network, Url, Format))
+
+
+def equals(one: Any, other: Any) -> bool:
+    """``==``; opaque values on the left refuse to be compared with other types."""
+    kind, kind2 = type(one), type(other)
+    if kind is kind2 and kind in _PLAIN:
+        return one == other
+    if one is None or other is None:
+        return one is other
+    if kind in _NUMBERS:
+        return kind2 in _NUMBERS and one == other
+    if kind is list:
+        return kind2 is list and len(one) == len(other) and all(map(same, one, other))
+    if kind is dict or kind is DomainMap:
+        return (
+            is_map(other) and len(one) == len(other) and all(key in other and same(one[key], other[key]) for key in one)
+        )
+    if kind in _STRICT:
+        if kind2 is not kind:
+            raise no_overload("==", one, other)
+        return _same_opaque(one, other)
+    if kind is not kind2:
+        return False
+    if kind is Optional:
+        if one.present and other.present:
+            return equals(one.value, other.value)
+        return one.present == other.present
+    if kind is Timestamp or kind is Duration:
+        return one.nanos == other.nanos
+    if kind is TypeValue:
+        return one.name == other.name
+    return one is other
+
+
+def _same_opaque(one: Any, other: Any) -> bool:
+    if type(one) is Address:
+        return one.bits == other.bits and one.number == other.number
+    if type(one) is Network:
+        return one.prefix == other.prefix and _same_opaque(one.address, other.address)
+    if type(one) is Url:
+        return one.text == other.text
+    if type(one) is Format:
+        return one.name == other.name
+    return one == other
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality where an error counts as false (``in``, ``!=``, elements of lists)."""
+    try:
+        return equals(one, other)
+    except EvaluationError:
+        return False
+
+
+def compare(one: Any, other: Any, operator: str) -> int:
+    """Order of two values: negative, zero, positive; 2 when a NaN has none."""
+    kind, kind2 = type(one), type(other)
+    if (kind is kind2 and kind in _PLAIN) or (kind in _NUMBERS and kind2 in _NUMBERS):
+        return -1 if one < other else 1 if one > other else 0 if one == other else 2
+    if kind is kind2 and (kind is Timestamp or kind is Duration):
+        return (one.nanos > other.nanos) - (one.nanos < other.nanos)
+    raise no_overload(operator, one, other)
+
+
+def size_of(value: Any) -> int:
+    """The size that costs count with; 1 for values without a size."""
+    kind = type(value)
+    if kind is str or kind is bytes or kind is list or kind is dict or kind is DomainMap:
+        return len(value)
+    if kind is Address:
+        return value.bits // 8
+    if kind is Network:
+        return -(-value.prefix // 8)
+    if kind is Url:
+        return len(value.text)
+    return 1
+
+
+def optional(value: Any) -> Optional:
+    """A present optional."""
+    return Optional(True, value)
