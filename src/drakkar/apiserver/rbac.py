@@ -1,12 +1,159 @@
-"""Who may do what."""
+"""Who may do what: fixed rules for the parts of a plane, RBAC objects for everybody else.
+
+``system:masters`` may everything. The parts (scheduler, controllers, nodes, drivers) have rules
+in this module, because a plane has to run before anybody could have written roles. All other
+subjects get what Role, ClusterRole and their bindings grant; rules are compiled per subject
+and thrown away when one of those objects changes. A node may only write what is its own.
+
+Stricter than upstream in one place: roles and bindings are written by ``system:masters`` and by
+holders of the verbs ``escalate`` and ``bind`` only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from drakkar.apiserver import status
-from drakkar.apiserver.auth import MASTERS, User
+from drakkar.apiserver.auth import AUTHENTICATED, MASTERS, User
 from drakkar.apiserver.cache import State
 from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.status import StatusError
+
+RBAC = "rbac.authorization.k8s.io"
+_TABLES = tuple(f"/{RBAC}/{plural}/" for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"))
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete", "deletecollection")
+CHANGE = ("update", "patch")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``policyrule`` of RBAC: any of the groups, resources and verbs; no names means all."""
+
+    groups: frozenset[str]
+    resources: frozenset[str]
+    verbs: frozenset[str]
+    names: frozenset[str] = frozenset()
+    paths: tuple[str, ...] = ()
+
+    def allows(self, verb: str, group: str, resource: str, subresource: str, name: str) -> bool:
+        """Whether the rule grants this."""
+        if verb not in self.verbs and "*" not in self.verbs:
+            return False
+        if group not in self.groups and "*" not in self.groups:
+            return False
+        if self.names and name not in self.names:
+            return False
+        wanted = f"{resource}/{subresource}" if subresource else resource
+        return (
+            wanted in self.resources
+            or "*" in self.resources
+            or (subresource != "" and f"*/{subresource}" in self.resources)
+        )
+
+    def allows_path(self, verb: str, path: str) -> bool:
+        """The same for a path that is no resource."""
+        if verb not in self.verbs and "*" not in self.verbs:
+            return False
+        return any(path == known or (known.endswith("*") and path.startswith(known[:-1])) for known in self.paths)
+
+
+def _rule(group: str, resources: str, verbs: Iterable[str]) -> Rule:
+    return Rule(frozenset(group.split("|")), frozenset(resources.split()), frozenset(verbs))
+
+
+_EVENTS = _rule("|events.k8s.io", "events", ("create", "patch", "update"))
+_LEASES = _rule("coordination.k8s.io", "leases", ("get", "list", "watch", "create", "update", "patch", "delete"))
+_READ_ALL = _rule("*", "*", READ)
+_DRA = "resource.k8s.io"
+
+_SCHEDULER = (
+    _READ_ALL,
+    _EVENTS,
+    _LEASES,
+    _rule("", "pods", ("delete", *CHANGE)),
+    _rule("", "pods/status", CHANGE),
+    _rule("", "pods/binding bindings", ("create",)),
+    _rule("", "pods/eviction", ("create",)),
+    _rule(_DRA, "resourceclaims", ("create", "delete", *CHANGE)),
+    _rule(_DRA, "resourceclaims/status resourceclaims/binding", CHANGE),
+    _rule("scheduling.k8s.io", "podgroups podgroups/status compositepodgroups compositepodgroups/status", CHANGE),
+    _rule("", "persistentvolumes persistentvolumeclaims", CHANGE),
+)
+
+#: Everything but handing out rights.
+_CONTROLLERS = (Rule(frozenset("*"), frozenset("*"), frozenset((*READ, *WRITE, *("associated-node:update",)))),)
+
+_DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associated") for verb in CHANGE)
+
+_NODE_READS = (
+    _rule("", "nodes pods services endpoints namespaces configmaps secrets persistentvolumes", READ),
+    _rule("", "persistentvolumeclaims serviceaccounts", READ),
+    _rule(_DRA, "resourceclaims resourceslices deviceclasses resourceclaimtemplates devicetaintrules", READ),
+    _rule("storage.k8s.io", "csidrivers csinodes volumeattachments storageclasses", READ),
+    _rule("node.k8s.io", "runtimeclasses", READ),
+    _rule("certificates.k8s.io", "*", ("get", "list", "watch", "create")),
+    _rule("discovery.k8s.io", "endpointslices", READ),
+    _rule("authentication.k8s.io", "tokenreviews", ("create",)),
+    _rule("authorization.k8s.io", "subjectaccessreviews", ("create",)),
+)
+_NODE_WRITES = (
+    _EVENTS,
+    _rule("", "nodes", ("create", "update", "patch", "delete")),
+    _rule("", "nodes/status", CHANGE),
+    _rule("", "pods", ("create", "delete")),
+    _rule("", "pods/status", CHANGE),
+    _rule("", "pods/eviction serviceaccounts/token", ("create",)),
+    _rule("coordination.k8s.io", "leases", ("get", "create", "update", "patch", "delete")),
+    _rule(_DRA, "resourceslices", WRITE),
+    _rule(_DRA, "resourceclaims/status", CHANGE),
+    _rule(_DRA, "resourceclaims/driver", _DRIVER_STATUS),
+    _rule("storage.k8s.io", "csinodes", ("create", "update", "patch", "delete")),
+)
+
+_DRIVERS = (
+    _READ_ALL,
+    _EVENTS,
+    _LEASES,
+    _rule(_DRA, "resourceslices deviceclasses", WRITE),
+    _rule(_DRA, "resourceclaims/status", CHANGE),
+    _rule(_DRA, "resourceclaims/driver", _DRIVER_STATUS),
+)
+
+_EVERYBODY = (
+    Rule(
+        frozenset(),
+        frozenset(),
+        frozenset(("get", "head")),
+        paths=("/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/.well-known/*", "/openid/*"),
+    ),
+    _rule("authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews", ("create",)),
+    _rule("authentication.k8s.io", "selfsubjectreviews", ("create",)),
+)
+
+_BY_USER: Mapping[str, tuple[Rule, ...]] = {
+    "system:kube-scheduler": _SCHEDULER,
+    "system:kube-controller-manager": _CONTROLLERS,
+}
+_BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
+    "drakkar:hollow-nodes": (*_NODE_READS, *_NODE_WRITES, _LEASES, _rule("", "pods", ("update", "patch"))),
+    "drakkar:drivers": _DRIVERS,
+    "system:nodes": (*_NODE_READS, *_NODE_WRITES),
+    AUTHENTICATED: _EVERYBODY,
+}
+
+NODE_PREFIX = "system:node:"
+
+
+@dataclass(slots=True)
+class _Grants:
+    """What one subject may: everywhere, and in single namespaces."""
+
+    everywhere: tuple[Rule, ...]
+    within: dict[str, tuple[Rule, ...]]
 
 
 class Authorizer:
@@ -14,12 +161,128 @@ class Authorizer:
 
     def __init__(self, state: State):
         self._state = state
+        self._stamp = -1
+        self._grants: dict[tuple[str, tuple[str, ...]], _Grants] = {}
 
     def check(self, user: User, info: RequestInfo) -> None:
         """StatusError 403 when the user may not do that."""
         if MASTERS in user.groups:
             return
-        resource = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
-        text = f'User "{user.name}" cannot {info.verb} resource "{resource}" in API group "{info.group}"'
-        text += f' in the namespace "{info.namespace}"' if info.namespace else " at the cluster scope"
-        raise StatusError(status.forbidden(info.group, info.resource, info.name, text))
+        if not info.is_resource:
+            if not any(rule.allows_path(info.verb, info.path) for rule in self.rules(user, "")):
+                text = f'User "{user.name}" cannot {info.verb} path "{info.path}"'
+                raise StatusError(status.forbidden("", "", "", text))
+            return
+        allowed = self.allows(user, info.verb, info.group, info.resource, info.subresource, info.namespace, info.name)
+        why = ""
+        if allowed and info.group == RBAC and info.verb in WRITE:
+            needed = "bind" if info.resource.endswith("bindings") else "escalate"
+            allowed = self.allows(user, needed, RBAC, info.resource.replace("bindings", "s"), "", info.namespace, "")
+        if allowed and user.name.startswith(NODE_PREFIX):
+            why = self._foreign(user.name.removeprefix(NODE_PREFIX), info)
+        if not allowed or why:
+            raise StatusError(status.forbidden(info.group, info.resource, info.name, why or _denial(user, info)))
+
+    def allows(
+        self, user: User, verb: str, group: str, resource: str, subresource: str, namespace: str, name: str
+    ) -> bool:
+        """Whether rules grant it; ``namespace`` empty asks for all of them."""
+        if MASTERS in user.groups:
+            return True
+        rules = self.rules(user, namespace)
+        return any(rule.allows(verb, group, resource, subresource, name) for rule in rules)
+
+    def rules(self, user: User, namespace: str) -> Sequence[Rule]:
+        """All rules of a subject in a namespace, those for everywhere included."""
+        stamp = sum(table.revision for prefix in _TABLES if (table := self._state.tables.get(prefix)))
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._grants.clear()
+        key = (user.name, user.groups)
+        grants = self._grants.get(key)
+        if grants is None:
+            if len(self._grants) > 10_000:
+                self._grants.clear()
+            grants = self._grants[key] = self._compile(user)
+        within = grants.within.get(namespace)
+        return grants.everywhere if within is None else (*grants.everywhere, *within)
+
+    def _compile(self, user: User) -> _Grants:
+        everywhere = [*_BY_USER.get(user.name, ())]
+        for group in user.groups:
+            everywhere += _BY_GROUP.get(group, ())
+        within: dict[str, list[Rule]] = {}
+        for binding in self._objects("clusterrolebindings"):
+            if _binds(binding, user):
+                everywhere += self._role(binding.get("roleRef") or {}, "")
+        for binding in self._objects("rolebindings"):
+            if _binds(binding, user):
+                namespace = binding["metadata"]["namespace"]
+                within.setdefault(namespace, []).extend(self._role(binding.get("roleRef") or {}, namespace))
+        return _Grants(tuple(everywhere), {namespace: tuple(rules) for namespace, rules in within.items()})
+
+    def _objects(self, plural: str) -> Iterable[dict[str, Any]]:
+        table = self._state.tables[f"/{RBAC}/{plural}/"]
+        return (table.decode(entry) for entry in table.entries.values())
+
+    def _role(self, reference: dict[str, Any], namespace: str) -> list[Rule]:
+        clusterwide = reference.get("kind") == "ClusterRole"
+        table = self._state.tables[f"/{RBAC}/{'clusterroles' if clusterwide else 'roles'}/"]
+        name = reference.get("name", "")
+        entry = table.entries.get(name if clusterwide else f"{namespace}/{name}")
+        if entry is None:
+            return []
+        return [
+            Rule(
+                frozenset(rule.get("apiGroups") or ()),
+                frozenset(rule.get("resources") or ()),
+                frozenset(rule.get("verbs") or ()),
+                frozenset(rule.get("resourceNames") or ()),
+                tuple(rule.get("nonResourceURLs") or ()),
+            )
+            for rule in table.decode(entry).get("rules") or ()
+        ]
+
+    def _foreign(self, node: str, info: RequestInfo) -> str:
+        """Why a node may not write this; empty when it is its own."""
+        if info.verb in READ:
+            return ""
+        where = (info.group, info.resource)
+        if where == ("", "nodes") and info.name and info.name != node:
+            return f'node "{node}" is not allowed to modify node "{info.name}"'
+        if where == ("coordination.k8s.io", "leases") and (
+            info.namespace != "kube-node-lease" or (info.name and info.name != node)
+        ):
+            return f'node "{node}" can only access its own lease in the namespace kube-node-lease'
+        if where == ("", "pods") and info.name:
+            entry = self._state.tables["/core/pods/"].entries.get(f"{info.namespace}/{info.name}")
+            bound = (entry.fields or {}).get("spec.nodeName", "") if entry is not None else node
+            if bound != node:
+                return f'node "{node}" can only {info.verb} pods with spec.nodeName set to itself'
+        if where == (_DRA, "resourceslices") and info.name:
+            entry = self._state.tables[f"/{_DRA}/resourceslices/"].entries.get(info.name)
+            if entry is not None and (entry.fields or {}).get("spec.nodeName") != node:
+                return f'node "{node}" can only {info.verb} resource slices of its own'
+        return ""
+
+
+def _binds(binding: dict[str, Any], user: User) -> bool:
+    for subject in binding.get("subjects") or ():
+        kind, name = subject.get("kind"), subject.get("name")
+        if kind == "User" and name == user.name:
+            return True
+        if kind == "Group" and name in user.groups:
+            return True
+        if kind == "ServiceAccount":
+            namespace = subject.get("namespace") or binding["metadata"].get("namespace", "")
+            if user.name == f"system:serviceaccount:{namespace}:{name}":
+                return True
+    return False
+
+
+def _denial(user: User, info: RequestInfo) -> str:
+    resource = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
+    text = f'User "{user.name}" cannot {info.verb} resource "{resource}" in API group "{info.group}"'
+    if info.namespace and info.resource != "namespaces":
+        return f'{text} in the namespace "{info.namespace}"'
+    return f"{text} at the cluster scope"

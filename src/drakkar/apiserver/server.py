@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -82,7 +82,7 @@ class ApiServer:
         self.bodies = Bodies()
         self.ready = False
         self._reading = self._writing = 0
-        self._watches: set[AsyncIterator[bytes]] = set()
+        self._ending = False
 
     # Life.
 
@@ -96,10 +96,15 @@ class ApiServer:
         """Refuses new requests, waits for writes in flight, ends watches and closes the store."""
         self.ready = False
         await self.committer.drained()
+        self.end_watches()
         await self.ticker.close()
+        await self.backend.close()
+
+    def end_watches(self) -> None:
+        """Ends all watches; their clients will come back."""
+        self._ending = True
         for table in self.state.tables.values():
             table.wake()
-        await self.backend.close()
 
     def token(self, user: str, *groups: str) -> str:
         """A bearer token for a component of this process; it lives as long as the server."""
@@ -112,12 +117,12 @@ class ApiServer:
         try:
             return await self._answer(request)
         except StatusError as error:
-            return _failure(error.status)
+            return failure(error.status)
         except StoreFailed as error:
-            return _failure(status.internal(f"the store failed, restart the server: {error}"))
+            return failure(status.internal(f"the store failed, restart the server: {error}"))
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
-            return _failure(status.internal("the server could not handle the request; its log says why"))
+            return failure(status.internal("the server could not handle the request; its log says why"))
 
     async def _answer(self, request: Request) -> Response:
         user = self.authenticator.authenticate(request)
@@ -225,6 +230,7 @@ class ApiServer:
             renderer,
             self.ticker,
             lambda: self.state.revision,
+            lambda: self._ending,
             deadline=self.ticker.now() + seconds,
         )
         from_state = options.initial_events or after == 0
@@ -360,7 +366,8 @@ def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: l
     return Response(code, headers, renderer.finish(renderer.one(view, entry)))
 
 
-def _failure(answer: dict[str, Any]) -> Response:
+def failure(answer: dict[str, Any]) -> Response:
+    """A Status as an answer."""
     headers = dict(_HEADERS)
     seconds = (answer.get("details") or {}).get("retryAfterSeconds")
     if seconds is not None:

@@ -47,6 +47,7 @@ class Watch:
         renderer: Renderer,
         ticker: Ticker,
         revision: Callable[[], int],
+        ending: Callable[[], bool],
         *,
         deadline: float,
     ):
@@ -57,6 +58,7 @@ class Watch:
         self._renderer = renderer
         self._ticker = ticker
         self._revision = revision
+        self._ending = ending
         self._deadline = deadline
 
     async def stream(self, after: int | None) -> AsyncGenerator[bytes, None]:
@@ -89,7 +91,7 @@ class Watch:
                     yield frames[0] if len(frames) == 1 else b"".join(frames)
                     continue
             now = self._ticker.now()
-            if now >= self._deadline:
+            if now >= self._deadline or self._ending():
                 if options.bookmarks:
                     yield self._bookmark(self._revision())
                 return

@@ -55,48 +55,40 @@ class _Job(NamedTuple):
 
 
 class SqliteBackend:
-    """An open store; see :meth:`open`."""
+    """An open store.
 
-    def __init__(self, path: Path, connection: apsw.Connection, lock: int, revision: int):
-        self.path = path
-        self._connection = connection
-        self._lock = lock
-        self._revision = revision
+    Making one opens or creates the file and locks it for this process. With
+    ``synchronous="NORMAL"`` the newest commits may be lost when the machine (not only the process)
+    crashes; the rest stays consistent. Raises StoreProblem, having changed nothing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "FULL"):
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreProblem(f"cannot make the data folder {path.parent}: {error.strerror}") from None
+        self._lock = _acquire(path)
+        try:
+            new = _is_new(path)
+            if not new:
+                _inspect(path)
+            self._connection = _connect(path, synchronous, new)
+            self._revision = _read_revision(self._connection)
+        except BaseException:
+            _release(self._lock)
+            raise
         #: Revisions up to this one are reserved on disk.
-        self._reserved = revision
+        self._reserved = self._revision
         self._passing: dict[str, int] = {}
-        self._history = History(revision)
+        self._history = History(self._revision)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._failure: str | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="store commit", daemon=True)
         self._thread.start()
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, synchronous: str = "FULL") -> SqliteBackend:
-        """Opens or creates the file and locks it for this process.
-
-        With ``synchronous="NORMAL"`` the newest commits may be lost when the machine (not only the
-        process) crashes; the rest stays consistent. Raises StoreProblem, having changed nothing.
-        """
-        path = Path(path)
-        if synchronous not in ("FULL", "NORMAL"):
-            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreProblem(f"cannot make the data folder {path.parent}: {error.strerror}") from None
-        lock = _acquire(path)
-        try:
-            new = _is_new(path)
-            if not new:
-                _inspect(path)
-            connection = _connect(path, synchronous, new)
-            revision = _read_revision(connection)
-        except BaseException:
-            _release(path, lock)
-            raise
-        return cls(path, connection, lock, revision)
 
     @property
     def revision(self) -> int:
@@ -145,7 +137,7 @@ class SqliteBackend:
         with contextlib.suppress(apsw.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection.close()
-        _release(self.path, self._lock)
+        _release(self._lock)
 
     def _commit(self, jobs: list[_Job]) -> None:
         answers: list[list[int | Conflict]] = []
@@ -263,7 +255,7 @@ def _acquire(path: Path) -> int:
     return descriptor
 
 
-def _release(path: Path, lock: int) -> None:
+def _release(lock: int) -> None:
     # The file stays: removing it would let two processes lock two files of the same name.
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)

@@ -21,7 +21,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
     if request.param == "memory":
         memory = MemoryBackend()
         return lambda: memory
-    return lambda: SqliteBackend.open(tmp_path / "data" / "store.db", synchronous="NORMAL")
+    return lambda: SqliteBackend(tmp_path / "data" / "store.db", synchronous="NORMAL")
 
 
 def test_writes_get_growing_revisions_and_survive(reopen: Reopen) -> None:

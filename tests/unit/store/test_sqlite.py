@@ -19,7 +19,7 @@ from drakkar.store.sqlite import SCHEMA_VERSION, SqliteBackend
 
 def make(path: Path) -> None:
     async def run() -> None:
-        store = SqliteBackend.open(path)
+        store = SqliteBackend(path)
         await store.commit([Write("/a", 0, b"x" * 5000), Write("/b", 0, b"y" * 5000)])
         await store.close()
 
@@ -29,7 +29,7 @@ def make(path: Path) -> None:
 def refused(path: Path) -> str:
     before = path.read_bytes()
     with pytest.raises(StoreProblem) as caught:
-        SqliteBackend.open(path)
+        SqliteBackend(path)
     assert path.read_bytes() == before
     text = str(caught.value)
     assert "\n" not in text
@@ -85,12 +85,12 @@ def test_two_servers_do_not_share_data(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
 
     async def run() -> None:
-        store = SqliteBackend.open(path)
+        store = SqliteBackend(path)
         with pytest.raises(StoreProblem, match=f"in use by another server \\(process {os.getpid()}\\)"):
-            SqliteBackend.open(path)
+            SqliteBackend(path)
         await store.commit([Write("/a", 0, b"1")])
         await store.close()
-        again = SqliteBackend.open(path)
+        again = SqliteBackend(path)
         assert [record.key for record in again.load()] == ["/a"]
         await again.close()
 
@@ -102,18 +102,18 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir(mode=0o500)
     with pytest.raises(StoreProblem, match="cannot write to the data folder"):
-        SqliteBackend.open(folder / "store.db")
+        SqliteBackend(folder / "store.db")
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with pytest.raises(StoreProblem, match="cannot make the data folder"):
-        SqliteBackend.open(tmp_path / "data" / "store.db")
+        SqliteBackend(tmp_path / "data" / "store.db")
 
 
 def test_a_failed_commit_is_final(tmp_path: Path) -> None:
     async def run() -> None:
-        store = SqliteBackend.open(tmp_path / "store.db")
+        store = SqliteBackend(tmp_path / "store.db")
         await store.commit([Write("/a", 0, b"1")])
         store._connection.execute("PRAGMA max_page_count=4").fetchall()
         with pytest.raises(StoreFailed, match=r"store\.db"):
@@ -121,7 +121,7 @@ def test_a_failed_commit_is_final(tmp_path: Path) -> None:
         with pytest.raises(StoreFailed):
             await store.commit([Write("/c", 0, b"1")])
         await store.close()
-        again = SqliteBackend.open(tmp_path / "store.db")
+        again = SqliteBackend(tmp_path / "store.db")
         assert [(record.key, record.value) for record in again.load()] == [("/a", b"1")]
         await again.close()
 
@@ -133,7 +133,7 @@ import asyncio, sys
 from drakkar.store import Write
 from drakkar.store.sqlite import SqliteBackend
 async def main():
-    store = SqliteBackend.open(sys.argv[1])
+    store = SqliteBackend(sys.argv[1])
     n = 0
     while True:
         answers = await store.commit([Write(f"/{n}", 0, str(n).encode() * 50) for n in range(n, n + 5)])
@@ -157,7 +157,7 @@ def test_what_was_answered_survives_sigkill(tmp_path: Path) -> None:
     answered = max([answered, *map(int, rest)])
 
     async def run() -> None:
-        store = SqliteBackend.open(path)
+        store = SqliteBackend(path)
         keys = {record.key for record in store.load()}
         assert {f"/{n}" for n in range(answered)} <= keys
         assert len(keys) % 5 == 0  # batches are whole

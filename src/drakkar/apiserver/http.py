@@ -1,0 +1,268 @@
+"""The server behind uvicorn: one small ASGI application, TLS, and streams that end with their readers.
+
+uvicorn is embedded: it installs no signal handlers, writes no log of its own, and gets a
+socket that is already bound, so that a port in use is found before anything starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.wire import Handler, Request, Response
+from drakkar.apiserver import status
+from drakkar.apiserver.server import BODY_LIMIT, ApiServer, failure
+from drakkar.apiserver.tls import Pki
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Peer = tuple[str, tuple[str, ...]]
+
+#: Answers of at least this many bytes are compressed for clients that want it.
+GZIP_FROM = 128 << 10
+#: Bytes compressed on the event loop; more goes to a thread.
+_GZIP_INLINE = 1 << 20
+#: Seconds that requests in progress get when the server stops.
+GRACE = 3
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+
+
+def _gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return packer.compress(body) + packer.flush()
+
+
+class Application:
+    """The ASGI application around a handler."""
+
+    def __init__(self, handler: Handler):
+        self._handler = handler
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        method: str = scope["method"]
+        body = b""
+        # A DELETE or a GET may carry a body, but only a length or chunks announce one.
+        if method not in _WITHOUT_BODY and ("content-length" in headers or "transfer-encoding" in headers):
+            found = await _body(headers, receive)
+            if isinstance(found, dict):
+                await _send(send, failure(found), headers, close=True)
+                return
+            body = found
+        text = scope["query_string"].decode("latin-1")
+        request = Request(
+            method=method,
+            path=scope["raw_path"].decode("latin-1"),
+            query=tuple(parse_qsl(text, keep_blank_values=True)) if text else (),
+            headers=headers,
+            body=body,
+            peer=scope["state"].get("peer"),
+        )
+        response = await self._handler(request)
+        if response.stream is not None:
+            await _stream(send, receive, response, response.stream)
+        else:
+            await _send(send, response, headers)
+
+
+async def _body(headers: dict[str, str], receive: Receive) -> bytes | dict[str, Any]:
+    """The body, or the Status that refuses it."""
+    length = headers.get("content-length", "")
+    if length.isdigit() and int(length) > BODY_LIMIT:
+        return status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}")
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return status.bad_request("the client went away before its request was complete")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_LIMIT:
+            return status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts) if len(parts) > 1 else parts[0]
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+async def _send(send: Send, response: Response, asked: dict[str, str], *, close: bool = False) -> None:
+    body = response.body
+    headers = _encoded(response.headers)
+    if len(body) >= GZIP_FROM and "gzip" in asked.get("accept-encoding", ""):
+        if len(body) > _GZIP_INLINE:
+            body = await asyncio.get_running_loop().run_in_executor(None, _gzip, body)
+        else:
+            body = _gzip(body)
+        headers += [(b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
+    headers.append((b"content-length", str(len(body)).encode()))
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _stream(send: Send, receive: Receive, response: Response, stream: AsyncIterator[bytes]) -> None:
+    """Sends chunks until the stream ends or the client goes away, whichever comes first."""
+    await send({"type": "http.response.start", "status": response.status, "headers": _encoded(response.headers)})
+
+    async def pump() -> None:
+        async for chunk in stream:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = [asyncio.create_task(pump(), name="watch"), asyncio.create_task(gone(), name="watch reader")]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _subject(transport: asyncio.BaseTransport) -> Peer | None:
+    """Common name and organizations of a verified client certificate."""
+    found: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = found.getpeercert() if found is not None else None
+    if not certificate:
+        return None
+    name, groups = "", list[str]()
+    for part in certificate.get("subject", ()):
+        for pair in part:
+            key, value = str(pair[0]), str(pair[1])
+            if key == "commonName":
+                name = value
+            elif key == "organizationName":
+                groups.append(value)
+    return (name, tuple(groups)) if name else None
+
+
+def _protocol() -> type[Any]:
+    """uvicorn's protocol with the certificate of the peer in the state of every request."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Base
+
+    class Protocol(Base):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.app_state = {**self.app_state, "peer": _subject(transport)}
+
+    return Protocol
+
+
+class Serving:
+    """A listening server. ``port`` is the one that was chosen."""
+
+    def __init__(self, uvicorn_server: Any, task: asyncio.Task[None], host: str, port: int, tls: bool, stop: Any):
+        self._server = uvicorn_server
+        self._task = task
+        self._stop = stop
+        self.host = host
+        self.port = port
+        self.url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def close(self) -> None:
+        """Stops listening, lets requests in progress end for a moment, then cuts them off."""
+        self._stop()
+        self._server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        if port:
+            cure = f"choose another one with --port, or stop what listens there ({error.strerror})"
+            raise EnvironmentProblem(f"cannot listen on {host} port {port}: {cure}") from None
+        raise EnvironmentProblem(f"cannot listen on {host}: {error.strerror}") from None
+    return sock
+
+
+async def serve(
+    server: ApiServer, *, host: str = "127.0.0.1", port: int = 0, pki: Pki | None = None, handler: Handler | None = None
+) -> Serving:
+    """Listens; ``port`` 0 takes any free one, ``pki`` None serves plain HTTP.
+
+    ``handler`` stands in for ``server.handle``. Raises EnvironmentProblem when the port is in use.
+    """
+    import uvicorn
+
+    class Embedded(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def main_loop(self) -> None:
+            # uvicorn's own loop wakes ten times a second to look for signals and to renew dates.
+            while not self.should_exit:
+                await self.on_tick(0)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), 1.0)
+
+    stopping = asyncio.Event()
+    sock = _bind(host, port)
+    config = uvicorn.Config(
+        Application(handler or server.handle),
+        http=_protocol(),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        interface="asgi3",
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=GRACE,
+    )
+    config.load()
+    if pki is not None:
+        config.ssl = pki.server_context()
+    embedded = Embedded(config)
+    chosen: int = sock.getsockname()[1]
+    task = asyncio.create_task(embedded.serve(sockets=[sock]), name="http server")
+    while not embedded.started:
+        if task.done():
+            task.result()
+            raise EnvironmentProblem(f"cannot listen on {host} port {chosen}")
+        await asyncio.sleep(0)
+
+    def stop() -> None:
+        server.end_watches()
+        stopping.set()
+
+    return Serving(embedded, task, host, chosen, pki is not None, stop)
