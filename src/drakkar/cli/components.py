@@ -35,15 +35,14 @@ def scheduler(args: argparse.Namespace) -> int:
 
 def controllers(args: argparse.Namespace) -> int:
     """Run some or all controllers."""
-    from drakkar.controllers import CONTROLLER_NAMES, Controllers, ControllerSettings
+    from drakkar.controllers import CONTROLLERS, Controllers, ControllerSettings
 
     only = {name.strip() for name in args.only.split(",")} if args.only else None
-    unknown = (only or set()) - set(CONTROLLER_NAMES)
+    unknown = (only or set()) - CONTROLLERS.keys()
     if unknown:
-        raise UsageError(
-            f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLER_NAMES)}"
-        )
-    settings = ControllerSettings(node_grace=args.node_grace)
+        raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLERS)}")
+    # On a cluster that is not ours a silent node is not taken for lost unless somebody says so (design.md, node loss).
+    settings = ControllerSettings(node_grace=args.node_grace, loss_by_silence=only is not None and "node-loss" in only)
     return _forever(args, lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run())
 
 

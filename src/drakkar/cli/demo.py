@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +32,8 @@ from drakkar.insight.story import AFTER, BEFORE, TITLES
 
 #: The longest the observer waits for the whole story, in seconds.
 PATIENCE = 60.0
+#: The node that runs in a process of its own where that process is to be stopped; in the first slice.
+STOPPED = "host-0"
 MANIFESTS = ("deviceclass.yaml", "claim.yaml", "job.yaml", "second-job.yaml", "whole-pod-job.yaml")
 
 
@@ -57,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     started = time.time()
     with data_folder(args.data) as data:
-        options = PlaneOptions.of(args, data, fleet="tpu-16")
+        own_process = (STOPPED,) if args.fault == "sigstop" else ()
+        options = PlaneOptions.of(args, data, "tpu-16", own_process)
         _tell(started, "starting the control plane and 16 hollow nodes")
         async with Plane(options) as plane:
             _tell(started, f"API server ready at {plane.url}")
@@ -88,7 +92,9 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
     if seen.verdict is not None:
         return 0.0
     claim = await client.get(kinds.RESOURCECLAIM, "slice", "default")
-    victim = _hosts(claim)[0]
+    victim = STOPPED if fault == "sigstop" else _hosts(claim)[0]
+    if victim not in _hosts(claim):
+        raise DrakkarError(f"{victim} runs in a process of its own, but the job was not placed on it")
     killed = time.time()
     if fault == "sigstop":
         os.kill(plane.own_process(victim), signal.SIGSTOP)
@@ -119,7 +125,7 @@ def _hosts(claim: Any) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _observer(kubeconfig: Path, may_return: bool) -> Any:
+async def _observer(kubeconfig: Path, may_return: bool) -> AsyncIterator[tuple[asyncio.subprocess.Process, _Seen]]:
     command = [
         sys.executable,
         "-m",

@@ -7,25 +7,32 @@ of their own, so authentication and authorization are the same as over TLS.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import gc
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
+from drakkar.apiserver import ApiServer, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.client import Client, MemoryTransport, kubeconfig
+from drakkar.client.clock import SystemClock
 
 if TYPE_CHECKING:
-    pass
+    from drakkar.sim.fleets import Fleet
 
-#: Component → (user, groups): what each part may do is decided by these names.
+#: Part → (user, groups): what each part may do is decided by these names.
 IDENTITIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "scheduler": ("system:kube-scheduler", ()),
     "controllers": ("system:kube-controller-manager", ()),
-    "hollow": ("drakkar:hollow-nodes", ("system:nodes",)),
-    "driver": ("drakkar:driver", ("drakkar:drivers",)),
+    "hollow": ("drakkar:hollow-nodes", ("drakkar:hollow-nodes",)),
+    "driver": ("drakkar:driver:tpu", ("drakkar:drivers",)),
     "admin": ("drakkar:admin", ("system:masters",)),
 }
 
@@ -48,9 +55,8 @@ class PlaneOptions:
     node_grace: float = 40
 
     @staticmethod
-    def of(args: argparse.Namespace, data: Path, fleet: str | None) -> PlaneOptions:
+    def of(args: argparse.Namespace, data: Path, fleet: str | None, own_process: tuple[str, ...] = ()) -> PlaneOptions:
         """Options from a command line; ``demo`` has only some of the arguments of ``up``."""
-        sigstop = getattr(args, "fault", "") == "sigstop"
         return PlaneOptions(
             data=data,
             fleet=fleet,
@@ -60,7 +66,7 @@ class PlaneOptions:
             scheduler=not getattr(args, "no_scheduler", False),
             controllers=not getattr(args, "no_controllers", False),
             driver=not getattr(args, "no_driver", False),
-            own_process=("*",) if sigstop else tuple(getattr(args, "own_process", ())),
+            own_process=own_process or tuple(getattr(args, "own_process", ())),
             lease_duration=args.lease_duration,
             lease_period=args.lease_period,
             node_grace=args.node_grace,
@@ -83,3 +89,234 @@ def data_folder(given: str | None) -> Iterator[Path]:
     except OSError as error:
         raise EnvironmentProblem(f"--data {given}: cannot create the folder: {error.strerror}") from error
     yield folder
+
+
+class Plane:
+    """An embedded control plane; runs as long as the ``async with`` block."""
+
+    def __init__(self, options: PlaneOptions):
+        self.options = options
+        self.kubeconfig = options.data / "kubeconfig"
+        #: Hollow nodes that run in processes of their own, by name: process id.
+        self.own_processes: dict[str, int] = {}
+        self.url = ""
+        self._stack = contextlib.AsyncExitStack()
+        self._failed: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Plane:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        # What start-up made will stay; the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 50, 50)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def own_process(self, node: str) -> int:
+        """Process id of a hollow node that runs in a process of its own. Raises DrakkarError."""
+        if node not in self.own_processes:
+            raise DrakkarError(f"node {node} does not run in a process of its own")
+        return self.own_processes[node]
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set. Raises DrakkarError when a part of the plane ended before."""
+        assert self._failed is not None
+        waiting = asyncio.create_task(stop.wait(), name="until-stopped")
+        try:
+            await asyncio.wait({waiting, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._failed.done():
+            self._failed.result()
+
+    async def _start(self) -> None:
+        options = self.options
+        self._failed = asyncio.get_running_loop().create_future()
+        fleet = _fleet(options)
+        if options.store not in ("sqlite", "memory"):
+            raise UsageError(f"--store {options.store}: not supported; use sqlite or memory")
+        server = await open_server(
+            None if options.store == "memory" else options.data,
+            clock=SystemClock(),
+            synchronous=options.sync.upper(),
+            on_failure=lambda error: self._fail("the store", error),
+        )
+        self._stack.push_async_callback(server.close)
+        await self._listen(server)
+        clients = {
+            part: Client(MemoryTransport(server.handle, server.token(user, *groups)))
+            for part, (user, groups) in IDENTITIES.items()
+        }
+        for name, part in _parts(options, clients, fleet):
+            self._run(name, part)
+        for name in options.own_process:
+            await self._spawn_hollow(name)
+
+    async def _listen(self, server: ApiServer) -> None:
+        pki = open_pki(self.options.data / "pki")
+        wished = self.options.port or _remembered_port(self.options.data)
+        try:
+            serving: Serving = await serve(server, port=wished, pki=pki)
+        except EnvironmentProblem:
+            if self.options.port or not wished:
+                raise
+            # The port of the last run is taken; nobody asked for it by name.
+            serving = await serve(server, port=0, pki=pki)
+        self._stack.push_async_callback(serving.close)
+        (self.options.data / "port").write_text(str(serving.port))
+        self.url = f"https://127.0.0.1:{serving.port}"
+        write_kubeconfig(self.kubeconfig, self.url, pki, user="drakkar:admin", groups=("system:masters",))
+
+    def _run(self, name: str, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(part, name=name)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            if not done.cancelled():
+                self._fail(name, done.exception())
+
+        async def stop() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+        task.add_done_callback(ended)
+        self._stack.push_async_callback(stop)
+
+    def _fail(self, name: str, error: BaseException | None) -> None:
+        assert self._failed is not None
+        if not self._failed.done():
+            self._failed.set_exception(DrakkarError(f"{name} ended: {error!r}"))
+
+    async def _spawn_hollow(self, name: str) -> None:
+        options = self.options
+        command = [
+            sys.executable,
+            "-m",
+            "drakkar.cli",
+            "node",
+            "hollow",
+            name,
+            "--fleet",
+            str(options.data / "fleet.yaml"),
+        ]
+        command += ["--lease-duration", str(options.lease_duration), "--lease-period", str(options.lease_period)]
+        process = await asyncio.create_subprocess_exec(*command, "--kubeconfig", str(self.kubeconfig))
+        self.own_processes[name] = process.pid
+
+        async def stop() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+        self._stack.push_async_callback(stop)
+
+
+def _parts(
+    options: PlaneOptions, clients: dict[str, Client], fleet: Fleet | None
+) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    """The parts to run beside the API server; imported here, since most need time to load."""
+    clock = SystemClock()
+    if fleet is not None:
+        from drakkar.node.hollow import HollowFleet
+
+        nodes = [node for node in fleet.nodes() if node["metadata"]["name"] not in options.own_process]
+        hollow = HollowFleet(
+            clients["hollow"], clock, nodes, lease_period=options.lease_period, lease_duration=options.lease_duration
+        )
+        yield "hollow nodes", hollow.run()
+    if options.controllers:
+        from drakkar.controllers import Controllers, ControllerSettings
+
+        settings = ControllerSettings(node_grace=options.node_grace, lease_period=options.lease_period)
+        yield "controllers", Controllers(clients["controllers"], clock, settings=settings).run()
+    if fleet is not None and options.driver and "tpu" in fleet.profiles():
+        from drakkar.drivers.tpu import TpuDriver
+
+        yield "tpu driver", TpuDriver(clients["driver"], clock).run()
+    if fleet is not None and fleet.resource_slices():
+        yield "recorded slices", _publish_recorded(clients["admin"], fleet)
+    if options.scheduler:
+        from drakkar.scheduler import Scheduler
+
+        yield "scheduler", Scheduler(clients["scheduler"], clock).run()
+
+
+async def _publish_recorded(client: Client, fleet: Fleet) -> None:
+    """Create the slices that a fleet file holds, then idle: parts of a plane do not end by themselves."""
+    from drakkar.cli.manifests import apply
+
+    for item in fleet.resource_slices():
+        await apply(client, item)
+    await asyncio.Event().wait()
+
+
+def _fleet(options: PlaneOptions) -> Fleet | None:
+    """The fleet asked for, else the one this data folder was started with before."""
+    from drakkar.sim.fleets import fleet_file, load_fleet
+
+    kept = options.data / "fleet.yaml"
+    if options.fleet is not None:
+        fleet = load_fleet(options.fleet)
+        kept.write_bytes(fleet_file(options.fleet).read_bytes())
+    elif kept.exists():
+        fleet = load_fleet(kept)
+    else:
+        fleet = None
+    unknown = set(options.own_process) - set(fleet.node_names() if fleet else ())
+    if unknown:
+        raise UsageError(f"--own-process {', '.join(sorted(unknown))}: no such node in the fleet")
+    return fleet
+
+
+def _remembered_port(data: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int((data / "port").read_text())
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def case_plane() -> AsyncIterator[Client]:
+    """A plane in memory without nodes of its own, for cases: API server, claim controllers, scheduler."""
+    from drakkar.controllers import Controllers
+    from drakkar.scheduler import Scheduler
+
+    clock = SystemClock()
+    server = await open_server(None, clock=clock)
+
+    def client(part: str) -> Client:
+        user, groups = IDENTITIES[part]
+        return Client(MemoryTransport(server.handle, server.token(user, *groups)))
+
+    parts = [
+        asyncio.create_task(Controllers(client("controllers"), clock, only={"claims", "device-taints"}).run()),
+        asyncio.create_task(Scheduler(client("scheduler"), clock).run()),
+    ]
+    try:
+        yield client("admin")
+    finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await server.close()
+
+
+def cluster_plane(config: Path) -> Callable[[], contextlib.AbstractAsyncContextManager[Client]]:
+    """A factory of clients for an existing cluster."""
+
+    @contextlib.asynccontextmanager
+    async def plane() -> AsyncIterator[Client]:
+        client = Client(kubeconfig.load(config).transport())
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    return plane

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drakkar.api.errors import UsageError
 from drakkar.cli.running import newest_kubeconfig
-from drakkar.client import Client
+from drakkar.client import Client, kubeconfig
 
 
 def kubeconfig_of(args: argparse.Namespace) -> Path:
@@ -42,14 +42,11 @@ def kubeconfig_of(args: argparse.Namespace) -> Path:
 @asynccontextmanager
 async def connect(path: Path, context: str | None = None) -> AsyncIterator[Client]:
     """A client for the cluster of a kubeconfig; closed at the end of the block."""
-    from drakkar.client import HttpTransport
-    from drakkar.client.kubeconfig import load
-
-    transport = HttpTransport(load(path, context))
+    client = Client(kubeconfig.load(path, context).transport())
     try:
-        yield Client(transport)
+        yield client
     finally:
-        await transport.close()
+        await client.close()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,9 @@ from drakkar.cli.running import announced
 def run(args: argparse.Namespace) -> int:
     """Start, print how to reach it, and run until interrupted."""
     logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        level=os.environ.get("DRAKKAR_LOG", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
     )
     return asyncio.run(_run(args))
 

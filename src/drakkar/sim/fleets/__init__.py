@@ -126,6 +126,18 @@ def fleet_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
+def fleet_file(name_or_path: str | Path) -> Path:
+    """The file behind a fleet's name or path, as :func:`load_fleet` takes it. Raises :class:`UsageError`."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json")):
+        path = Path(name_or_path)
+    else:
+        path = _FOLDER / f"{text}.yaml"
+        if not path.is_file():
+            raise UsageError(f"no fleet is named {text!r}; choose one of {', '.join(fleet_names())} or give a file")
+    return path
+
+
 def load_fleet(name_or_path: str | Path) -> Fleet:
     """Read a fleet by its name or from a file.
 
@@ -134,13 +146,7 @@ def load_fleet(name_or_path: str | Path) -> Fleet:
     """
     import yaml
 
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json")):
-        path = Path(name_or_path)
-    else:
-        path = _FOLDER / f"{text}.yaml"
-        if not path.is_file():
-            raise UsageError(f"no fleet is named {text!r}; choose one of {', '.join(fleet_names())} or give a file")
+    path = fleet_file(name_or_path)
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
