@@ -69,19 +69,22 @@ class Garbage:
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Subscribes to every kind."""
         self._queue = queue
-        self._caches: list[Cache] = []
-        for number, kind in enumerate(self._kinds):
-            self._caches.append(caches.of(kind, indexes={BY_OWNER: owner_index}))
-            self._caches[number].subscribe(self._listener(number))
+        # Listeners look into all caches, so all have to be there before the first one is called.
+        self._caches: list[Cache] = [caches.of(kind, indexes={BY_OWNER: owner_index}) for kind in self._kinds]
+        for number, cache in enumerate(self._caches):
+            cache.subscribe(self._listener(number))
 
     def _listener(self, number: int) -> Any:
         def changed(event: str, old: Any, new: Any) -> None:
             if old is not None and (event == "DELETED" or new is None or uid_of(old) != uid_of(new)):
                 self._remember_absent(uid_of(old))
                 self._wake_dependents(uid_of(old))
-                # A blocking dependent went: its owners may be waiting for that.
+            if old is not None:
+                # Owners that wait in the foreground may have lost the last dependent that held them.
+                left = set() if new is None or event == "DELETED" else set(owner_index(new))
                 for reference in owner_references(old):
-                    self._wake_owner(reference, old)
+                    if reference["uid"] not in left:
+                        self._wake_owner(reference)
             if new is None or event == "DELETED":
                 return
             if is_deleting(new) and self._waits(new) is not None:
@@ -110,7 +113,7 @@ class Garbage:
         for number, obj in self._dependents(uid):
             self._queue.add(self._key(number, obj))
 
-    def _wake_owner(self, reference: Object, dependent: Any) -> None:
+    def _wake_owner(self, reference: Object) -> None:
         number = self._number_of(reference)
         if number is None:
             return
