@@ -8,12 +8,13 @@ decisions give away the same thing. It does no I/O.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from drakkar.api.meta import Object
-from drakkar.api.names import PODS_PER_NODE
+from drakkar.api.meta import NodeSelector, Object
+from drakkar.api.names import LABEL_HOSTNAME, PODS_PER_NODE
 from drakkar.api.objects import (
     annotations_of,
     is_deleting,
@@ -26,6 +27,7 @@ from drakkar.api.objects import (
 )
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory import Inventory
+from drakkar.scheduler.extended import ExtendedClasses, is_special, owner_uid
 from drakkar.scheduler.nodes import Node
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.taints import DeviceId, DeviceTaints
@@ -60,8 +62,13 @@ class Cluster:
     def __init__(self, inventory: Inventory | None = None):
         self.inventory = inventory or Inventory()
         self.taints = DeviceTaints()
+        self.extended = ExtendedClasses()
         self.nodes: dict[str, Node] = {}
+        #: Resource → how many nodes offer some of it themselves.
+        self.offers: Counter[str] = Counter()
         self._order: list[str] | None = []
+        #: Label kubernetes.io/hostname → names of nodes.
+        self._by_hostname: dict[str, dict[str, None]] = {}
         #: Pods that take room on a node, by uid: node and what they take.
         self._placed: dict[str, tuple[str, PodView]] = {}
         #: Pods on nodes that are not known (yet), by node and uid.
@@ -71,6 +78,8 @@ class Cluster:
         self._members: dict[str, dict[str, Member]] = {}
         self._claims_of: dict[str, frozenset[str]] = {}
         self._claims: dict[str, resource.ResourceClaim] = {}
+        #: Pod uid → key of the claim made for its extended resources.
+        self._special: dict[str, str] = {}
         #: Claim uid → uid of the pod whose decision allocates it just now.
         self.in_flight: dict[str, str] = {}
         #: Claim uid → revision of our own write, until the watch has it.
@@ -95,6 +104,11 @@ class Cluster:
             if old.offers_same_as(node):
                 return False
             node.used, node.pods = old.used, old.pods
+        if old is not None:
+            self.offers.subtract(_offered(old))
+            self._unname(old)
+        self._by_hostname.setdefault(node.labels.get(LABEL_HOSTNAME, ""), {})[node.name] = None
+        self.offers.update(_offered(node))
         self.nodes[node.name] = node
         if old is None or old.labels != node.labels or old.declared_features != node.declared_features:
             self.inventory.set_node(node.name, node.labels, node.declared_features)
@@ -105,9 +119,38 @@ class Cluster:
         node = self.nodes.pop(name, None)
         if node is not None:
             self._order = None
+            self._unname(node)
+            self.offers.subtract(_offered(node))
             if node.pods:
                 self._strays[name] = node.pods
             self.inventory.remove_node(name)
+
+    def _unname(self, node: Node) -> None:
+        hostname = node.labels.get(LABEL_HOSTNAME, "")
+        named = self._by_hostname[hostname]
+        del named[node.name]
+        if not named:
+            del self._by_hostname[hostname]
+
+    def named_by(self, selector: NodeSelector | None) -> list[str] | None:
+        """The known nodes that a selector can match, when it lists them by name or hostname; None otherwise."""
+        if selector is None:
+            return None
+        found: dict[str, None] = {}
+        for term in selector.nodeSelectorTerms:
+            for requirement in term.matchFields or ():
+                if requirement.key == "metadata.name" and requirement.operator == "In":
+                    found.update(dict.fromkeys(name for name in requirement.values or () if name in self.nodes))
+                    break
+            else:
+                for requirement in term.matchExpressions or ():
+                    if requirement.key == LABEL_HOSTNAME and requirement.operator == "In":
+                        for value in requirement.values or ():
+                            found.update(self._by_hostname.get(value, {}))
+                        break
+                else:
+                    return None
+        return [*found]
 
     def node_names(self) -> list[str]:
         """All node names in order of arrival; do not change the list."""
@@ -194,10 +237,12 @@ class Cluster:
     def set_class(self, item: resource.DeviceClass) -> None:
         """Takes over a DeviceClass."""
         self.inventory.set_class(item)
+        self.extended.set(item)
 
     def remove_class(self, name: str) -> None:
         """Forgets a DeviceClass."""
         self.inventory.remove_class(name)
+        self.extended.remove(name)
 
     def set_taint_rule(self, rule: resource.DeviceTaintRule) -> None:
         """Takes over a DeviceTaintRule."""
@@ -215,6 +260,11 @@ class Cluster:
         """The newest known state of a claim, own writes included."""
         return self._claims.get(key)
 
+    def special_claim(self, pod_uid: str) -> resource.ResourceClaim | None:
+        """The claim that was made for the extended resources of a pod, if there is one."""
+        key = self._special.get(pod_uid)
+        return self._claims.get(key) if key is not None else None
+
     def set_claim(self, claim: resource.ResourceClaim) -> None:
         """Takes over a claim as the watch shows it."""
         key, uid = key_of(claim), uid_of(claim)
@@ -224,6 +274,8 @@ class Cluster:
             known = None
         if known is None or version(claim) >= version(known):
             self._claims[key] = claim
+        if is_special(claim):
+            self._special[owner_uid(claim)] = key
         self.inventory.set_claim(claim)
         self._note_holders(uid, claim.status.allocation)
         if uid in self._written and version(claim) >= self._written[uid]:
@@ -237,6 +289,8 @@ class Cluster:
         known = self._claims.get(key_of(claim))
         if known is not None and uid_of(known) == uid:
             del self._claims[key_of(claim)]
+            if is_special(claim) and self._special.get(owner_uid(claim)) == key_of(claim):
+                del self._special[owner_uid(claim)]
         self.inventory.remove_claim(claim.metadata.namespace, name_of(claim))
         self.inventory.forget(uid)
         self.in_flight.pop(uid, None)
@@ -301,6 +355,17 @@ class Cluster:
             self.in_flight[uid_of(claim)] = pod.uid
             self.inventory.assume(uid_of(claim), allocation)
 
+    def adopt(
+        self, pod: PodView, draft: str, claim: resource.ResourceClaim, allocation: resource.AllocationResult
+    ) -> None:
+        """The claim that was assumed under the uid ``draft`` exists now."""
+        self._claims.setdefault(key_of(claim), claim)
+        self._special[pod.uid] = key_of(claim)
+        self.inventory.forget(draft)
+        self.in_flight.pop(draft, None)
+        self.in_flight[uid_of(claim)] = pod.uid
+        self.inventory.assume(uid_of(claim), allocation)
+
     def settle(self, claim: resource.ResourceClaim) -> bool:
         """The allocation of the claim has been written and is unchallenged; answers whether it was in flight."""
         return self.in_flight.pop(uid_of(claim), None) is not None
@@ -316,6 +381,10 @@ class Cluster:
             del self.in_flight[uid]
             if uid not in self._written:
                 self.inventory.forget(uid)
+
+
+def _offered(node: Node) -> dict[str, int]:
+    return {name: 1 for name, number in node.allocatable.items() if number}
 
 
 def pods_per_node(claim: resource.ResourceClaim) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 from weakref import WeakValueDictionary
@@ -35,9 +35,11 @@ from drakkar.api.objects import (
 )
 from drakkar.api.resource import v1 as resource
 from drakkar.client import Cache, Client, timestamp
+from drakkar.scheduler.binding import BINDING_TIMEOUT, Binding, binding_state, deadline
 from drakkar.scheduler.claims import reserved_for
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Placement
+from drakkar.scheduler.extended import Extended
 from drakkar.scheduler.pods import PodView, consumer, is_waiting
 
 logger = logging.getLogger(__name__)
@@ -83,17 +85,71 @@ class Committer:
         #: Allocations taken back because another claim had been first.
         self.foreign_conflicts = 0
 
-    async def commit(self, pod: PodView, placement: Placement) -> Result:
-        """Writes everything; raises Lost when a new decision is needed, ApiError and Unreachable as they come."""
-        written = [await self._allocate(pod, claim, allocation) for claim, allocation in placement.allocations]
+    async def write_claims(self, pod: PodView, placement: Placement) -> tuple[PodView, list[resource.ResourceClaim]]:
+        """Writes everything but the Binding; answers the pod as it is then, and its claims as the watch shows them.
+
+        Raises Lost when a new decision is needed, ApiError and Unreachable as they come.
+        """
+        written: list[resource.ResourceClaim] = []
+        for claim, allocation in placement.allocations:
+            if placement.extended is not None and claim is placement.extended.claim:
+                claim = await self._make(pod, claim, allocation)
+            written.append(await self._allocate(pod, claim, allocation))
         for claim in placement.joined:
             await self._reserve(pod, claim)
         # Allocations of an earlier run, too, have to have won before the pod is bound.
-        for claim in (*written, *placement.joined, *placement.held):
-            await self._confirm(pod, claim)
-        return await self._bind(pod, placement.node)
+        seen = [await self._confirm(pod, claim) for claim in (*written, *placement.joined, *placement.held)]
+        if placement.extended is not None:
+            pod = await self._note_extended(pod, placement.extended, name_of(written[-1]))
+        return pod, seen
+
+    async def prepared(self, claims: Sequence[resource.ResourceClaim]) -> None:
+        """Waits for the binding conditions of the claims' devices; raises Lost when they fail."""
+        for claim in claims:
+            rest = max(0.0, min(deadline(claim) - self._clock.time(), BINDING_TIMEOUT))
+            await self._claims.until(lambda claim=claim: self._state(claim)[0] is not Binding.WAITING, rest)
+            state, text = self._state(claim)
+            if state is not Binding.READY:
+                raise Lost(text or f"resourceclaim {name_of(claim)} is gone")
+
+    def is_prepared(self, claims: Sequence[resource.ResourceClaim]) -> bool:
+        """Whether no device has a binding condition that is not fulfilled."""
+        return all(self._state(claim)[0] is Binding.READY for claim in claims)
+
+    def _state(self, claim: resource.ResourceClaim) -> tuple[Binding, str]:
+        seen = self._claims.get(namespace_of(claim), name_of(claim))
+        if seen is None or uid_of(seen) != uid_of(claim) or not _same(seen.status.allocation, claim.status.allocation):
+            return Binding.FAILED, ""
+        return binding_state(seen, self._clock.time())
 
     # claims
+
+    async def _make(
+        self, pod: PodView, draft: resource.ResourceClaim, allocation: resource.AllocationResult
+    ) -> resource.ResourceClaim:
+        """Creates the claim for extended resources."""
+        body: dict[str, Any] = msgspec.to_builtins(draft)
+        del body["metadata"]["uid"]
+        made: resource.ResourceClaim = await self._client.create(RESOURCECLAIM, body)
+        self._cluster.adopt(pod, uid_of(draft), made, allocation)
+        return made
+
+    async def _note_extended(self, pod: PodView, extended: Extended, name: str) -> PodView:
+        """Says in the pod's status which claim serves which containers."""
+        status = {"resourceClaimName": name, "requestMappings": [*extended.mappings]}
+        metadata = {"uid": pod.uid, "resourceVersion": resource_version_of(pod.obj)}
+        body = {"metadata": metadata, "status": {"extendedResourceClaimStatus": status}}
+        fresh = await self._client.patch(POD, pod.name, pod.namespace, body, subresource="status")
+        return PodView.of(fresh)
+
+    async def discard(self, claim: resource.ResourceClaim) -> None:
+        """Deletes a claim that serves nobody, its allocation first."""
+        if claim.status.allocation is not None:
+            claim = await self.release(claim)
+        if DELETE_PROTECTION in finalizers_of(claim):
+            kept = [name for name in finalizers_of(claim) if name != DELETE_PROTECTION]
+            claim = await self._patch(claim, {"metadata": {"finalizers": kept}})
+        await self._client.delete(RESOURCECLAIM, name_of(claim), namespace_of(claim), uid=uid_of(claim))
 
     async def _allocate(
         self, pod: PodView, claim: resource.ResourceClaim, allocation: resource.AllocationResult
@@ -155,7 +211,7 @@ class Committer:
         self._cluster.note_written(fresh)
         return fresh
 
-    async def _confirm(self, pod: PodView, claim: resource.ResourceClaim) -> None:
+    async def _confirm(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
         """Waits until the allocation is seen on the watch, and sees to it that it was the first."""
         if not await self._claims.reached(claim, COME_BACK):
             raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
@@ -171,14 +227,17 @@ class Committer:
             raise Lost(f"a device of resourceclaim {name_of(claim)} had been given to another claim before")
         if self._cluster.settle(claim):
             self._settled(claim)
+        return seen
 
-    async def release(self, claim: resource.ResourceClaim) -> None:
+    async def release(self, claim: resource.ResourceClaim) -> resource.ResourceClaim:
         """Takes the allocation of exactly this state of the claim back."""
-        await self._patch(claim, {"status": {"allocation": None, "reservedFor": None, "devices": None}}, "status")
+        return await self._patch(
+            claim, {"status": {"allocation": None, "reservedFor": None, "devices": None}}, "status"
+        )
 
     # the pod
 
-    async def _bind(self, pod: PodView, node: str) -> Result:
+    async def bind(self, pod: PodView, node: str) -> Result:
         obj = pod.obj
         for attempt in (1, 2):
             binding = {

@@ -15,12 +15,13 @@ from itertools import chain, islice
 
 from drakkar import allocator
 from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
-from drakkar.api.meta import NodeSelector
-from drakkar.api.objects import name_of, uid_of
+from drakkar.api.objects import key_of, name_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.selectors import node_selector_matches
+from drakkar.scheduler.binding import Binding, binding_state
 from drakkar.scheduler.claims import Obstacle, claims_of, obstacle_of, releasable, reserved_for, taint_on
 from drakkar.scheduler.cluster import Cluster, pods_per_node
+from drakkar.scheduler.extended import Extended, make_extended
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.queue import Cause
@@ -40,6 +41,8 @@ class Placement:
     node: str
     #: Claims that get their devices by this decision.
     allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...] = ()
+    #: The claim to be made for extended resources; the last of ``allocations`` is its own.
+    extended: Extended | None = None
     #: Claims that are allocated and not yet reserved for the pod.
     joined: tuple[resource.ResourceClaim, ...] = ()
     #: Claims that are allocated and reserved already.
@@ -60,6 +63,8 @@ class Pending:
     claims: frozenset[str] = frozenset()
     #: A claim whose useless allocation is in the way and may be taken back.
     release: resource.ResourceClaim | None = None
+    #: A claim of an earlier attempt that serves nothing and is to be deleted.
+    discard: resource.ResourceClaim | None = None
     #: Not the cluster is too full, but something is wrong (a claim, a class, an expression).
     error: bool = False
 
@@ -67,8 +72,12 @@ class Pending:
 Decision = Placement | Pending
 
 
-def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: int = 0) -> Decision:
-    """Finds a place for ``pod``. ``start`` rotates the order in which pods without devices try nodes."""
+def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: int = 0, now: float = 0.0) -> Decision:
+    """Finds a place for ``pod``.
+
+    ``start`` rotates the order in which pods without devices try nodes; ``now`` (Unix time) decides
+    whether devices have been preparing for too long.
+    """
     keys = claim_keys(pod.obj)
     found = claims_of(cluster, pod)
     if isinstance(found, Obstacle):
@@ -76,7 +85,8 @@ def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: in
     obstacle = obstacle_of(cluster, pod, found)
     if obstacle is not None:
         return _blocked(cluster, obstacle, keys, frozenset({Cause.CLAIM}))
-    return _Attempt(cluster, pod, found, keys, policy, start).decide()
+    attempt = _Attempt(cluster, pod, found, keys, policy, start)
+    return attempt.useless_claim(now) or attempt.decide()
 
 
 def _blocked(cluster: Cluster, obstacle: Obstacle, keys: frozenset[str], causes: frozenset[Cause]) -> Pending:
@@ -105,39 +115,84 @@ class _Attempt:
         self.settled = [claim for claim in claims if claim.status.allocation is not None]
         self.wanted = [claim for claim in claims if claim.status.allocation is None]
         self.limited = [(claim, limit) for claim in claims if (limit := pods_per_node(claim)) is not None]
+        #: Extended resources that a class stands behind, and those of them that become a claim on the nodes just tried.
+        self.classes = {name: found for name in pod.requests if (found := cluster.extended.behind(name)) is not None}
+        self.missing: frozenset[str] = frozenset()
         #: Text → how many nodes it keeps from the pod.
         self.refusals: Counter[str] = Counter()
         #: Allocated claims that kept a node out which was fit otherwise.
         self.unavailable: dict[str, resource.ResourceClaim] = {}
+        self.details: Reason | None = None
 
-    def decide(self) -> Decision:
+    def useless_claim(self, now: float) -> Pending | None:
+        """A claim of the pod whose allocation serves nobody any more."""
         for claim in self.settled:
             broken = taint_on(self.cluster, claim)
+            if broken is None:
+                state, text = binding_state(claim, now)
+                broken = Obstacle("binding-failed", text) if state is Binding.FAILED else None
             if broken is not None:
                 release = claim if releasable(self.cluster, self.pod, claim) else None
                 pending = _blocked(self.cluster, broken, self.keys, frozenset({Cause.CLAIM, Cause.DEVICE}))
                 return replace(pending, release=release)
-        if not self.wanted:
-            return self._without_search()
-        problem = allocator.prepare(self.cluster.inventory.snapshot(), self.wanted, policy=self.policy)
+        stale = self.cluster.special_claim(self.pod.uid)
+        if stale is not None:
+            text = f"resourceclaim {name_of(stale)} is left over from an earlier attempt"
+            keys = self.keys | {key_of(stale)}
+            pending = _blocked(self.cluster, Obstacle("claim-missing", text), keys, frozenset({Cause.CLAIM}))
+            return replace(pending, discard=stale)
+        return None
+
+    def decide(self) -> Decision:
+        for missing, among in self._variants():
+            self.missing = missing
+            decision = self._try(among)
+            if decision is not None:
+                return decision
+        return self._pending()
+
+    def _variants(self) -> Iterator[tuple[frozenset[str], frozenset[str] | None]]:
+        """Which extended resources have to come from devices, and on which nodes (None: all) that is so."""
+        if not any(self.cluster.offers[name] for name in self.classes):
+            yield frozenset(self.classes), None
+            return
+        groups: dict[frozenset[str], list[str]] = {}
+        for name, node in self.cluster.nodes.items():
+            lacking = frozenset(wanted for wanted in self.classes if not node.allocatable.get(wanted))
+            groups.setdefault(lacking, []).append(name)
+        for lacking, names in groups.items():
+            yield lacking, frozenset(names)
+
+    def _try(self, among: frozenset[str] | None) -> Decision | None:
+        served = {name: self.classes[name] for name in self.missing}
+        extended = make_extended(self.pod, served) if served else None
+        wanted = [*self.wanted, extended.claim] if extended else self.wanted
+        if not wanted:
+            return self._without_search(among)
+        problem = allocator.prepare(self.cluster.inventory.snapshot(), wanted, policy=self.policy)
         feasible = problem.feasible()
-        if feasible.refusal is not None or not feasible.nodes:
-            reason = feasible.refusal or allocator.explain(problem, ())
-            self.refusals[_device_text(reason)] += len(self.cluster.nodes)
-            return self._pending(reason)
-        return self._search(problem, feasible.nodes)
+        names = feasible.nodes if among is None else [name for name in feasible.nodes if name in among]
+        if not names:
+            others = self.cluster.node_names() if among is None else among
+            reason = feasible.refusal or allocator.explain(problem, islice(others, EXPLAINED))
+            self.details = self.details or reason
+            self.refusals[self._device_text(reason)] += len(others)
+            return None
+        return self._search(problem, wanted, extended, names, among)
 
     # pods that need no new devices
 
-    def _without_search(self) -> Decision:
+    def _without_search(self, among: frozenset[str] | None) -> Decision | None:
         names = self._hosts_of_claims()
         if names is None:
             order = self.cluster.node_names()
             start = self.start % len(order) if order else 0
             names = [*islice(order, start, None), *islice(order, start)]
+        if among is not None:
+            names = [name for name in names if name in among]
         fits = [*islice(self._fit(names), COMPARED)]
         if not fits:
-            return self._pending(None)
+            return None
         best = max(fits, key=lambda node: (preference(self.pod, node), free_share(self.pod, node)))
         return self._placement(best.name, ())
 
@@ -145,7 +200,7 @@ class _Attempt:
         """The few nodes that an allocated claim names; None when none names any."""
         for claim in self.settled:
             allocation = claim.status.allocation
-            named = _named_hosts(allocation.nodeSelector) if allocation else None
+            named = self.cluster.named_by(allocation.nodeSelector) if allocation else None
             if named is not None:
                 others = len(self.cluster.nodes) - sum(name in self.cluster.nodes for name in named)
                 if others:
@@ -155,24 +210,30 @@ class _Attempt:
 
     # pods that need devices
 
-    def _search(self, problem: Problem, names: Sequence[str]) -> Decision:
+    def _search(
+        self,
+        problem: Problem,
+        wanted: Sequence[resource.ResourceClaim],
+        extended: Extended | None,
+        names: Sequence[str],
+        among: frozenset[str] | None,
+    ) -> Decision | None:
         fits = self._fit(names)
         compared = [*islice(fits, COMPARED)]
         if any(preference(self.pod, node) for node in compared):
             # Stable: among equally wished for nodes the allocator's order stands.
             compared.sort(key=lambda node: -preference(self.pod, node))
         refused: list[str] = []
-        details: Reason | None = None
         for number, node in enumerate(chain(compared, fits)):
             if number == SEARCHED:
                 self.refusals["node(s) were not searched in this attempt"] += 1
                 break
             outcome = problem.solve(node.name)
             if isinstance(outcome, Fits):
-                allocations = tuple(zip(self.wanted, outcome.allocations, strict=True))
+                allocations = tuple(zip(wanted, outcome.allocations, strict=True))
                 cramped = self._cramped(allocations)
                 if cramped is None:
-                    return self._placement(node.name, allocations)
+                    return self._placement(node.name, allocations, extended)
                 self.refusals[cramped] += 1
             elif isinstance(outcome, Failed):
                 if not outcome.node_only:
@@ -180,18 +241,21 @@ class _Attempt:
                     return Pending(outcome.error_class, message, claims=self.keys, error=True)
                 self.refusals[outcome.message] += 1
             elif isinstance(outcome, GaveUp):
-                details = outcome.reason
-                self.refusals[_device_text(outcome.reason)] += 1
+                self.details = outcome.reason
+                self.refusals[self._device_text(outcome.reason)] += 1
             else:
                 refused.append(node.name)
-                details = details or outcome.reason
-        outside = len(self.cluster.nodes) - len(names)
-        if outside > 0 or refused:
-            inside = frozenset(names)
-            others = (name for name in self.cluster.node_names() if name not in inside)
-            excluded = allocator.explain(problem, [*refused, *islice(others, EXPLAINED)])
-            self.refusals[_device_text(excluded)] += outside + len(refused)
-        return self._pending(details)
+                self.details = self.details or outcome.reason
+        inside = frozenset(names)
+        others = [name for name in self.cluster.node_names() if name not in inside and (among is None or name in among)]
+        if others or refused:
+            excluded = allocator.explain(problem, [*refused, *others[:EXPLAINED]])
+            self.refusals[self._device_text(excluded)] += len(others) + len(refused)
+        return None
+
+    def _device_text(self, reason: Reason) -> str:
+        served = f" for {', '.join(sorted(self.missing))}" if self.missing else ""
+        return f"cannot allocate all claims{served} ({reason.reason}: {reason.message.rstrip('.')})"
 
     def _cramped(self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]]) -> str | None:
         """Why the claim's other waiting pods would not all find room next to these devices."""
@@ -201,7 +265,7 @@ class _Attempt:
             if limit is None or allocation.nodeSelector is None:
                 continue
             waiting = sum(1 for member in self.cluster.members(claim) if not member.node and not member.deleting)
-            named = _named_hosts(allocation.nodeSelector)
+            named = self.cluster.named_by(allocation.nodeSelector)
             room = 0
             for name in self.cluster.node_names() if named is None else named:
                 node = self.cluster.nodes.get(name)
@@ -209,7 +273,7 @@ class _Attempt:
                     node is not None
                     and node.ready
                     and node_selector_matches(allocation.nodeSelector, node.labels, name)
-                    and unfit(self.pod, node) is None
+                    and unfit(self.pod, node, self.missing) is None
                 ):
                     room += limit
                     if room >= waiting:
@@ -229,7 +293,7 @@ class _Attempt:
             node = self.cluster.nodes.get(name)
             if node is None:
                 continue
-            text = unfit(self.pod, node) or self._crowded(node)
+            text = unfit(self.pod, node, self.missing) or self._crowded(node)
             if text is not None:
                 self.refusals[text] += 1
                 continue
@@ -263,13 +327,17 @@ class _Attempt:
     # results
 
     def _placement(
-        self, node: str, allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...]
+        self,
+        node: str,
+        allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...],
+        extended: Extended | None = None,
     ) -> Placement:
         held = tuple(claim for claim in self.settled if reserved_for(claim, self.pod))
         joined = tuple(claim for claim in self.settled if not reserved_for(claim, self.pod))
-        return Placement(node, allocations, joined, held)
+        return Placement(node, allocations, extended, joined, held)
 
-    def _pending(self, details: Reason | None) -> Pending:
+    def _pending(self) -> Pending:
+        details = self.details
         total = len(self.cluster.nodes)
         if total == 0:
             return Pending("node-unfit", "no nodes available to schedule pods", claims=self.keys)
@@ -283,22 +351,3 @@ class _Attempt:
         release = next((c for c in self.unavailable.values() if releasable(self.cluster, self.pod, c)), None)
         message = f"0/{total} nodes are available: {', '.join(parts)}."
         return Pending(word, message, details, claims=self.keys, release=release)
-
-
-def _device_text(reason: Reason) -> str:
-    return f"cannot allocate all claims ({reason.reason}: {reason.message.rstrip('.')})"
-
-
-def _named_hosts(selector: NodeSelector | None) -> list[str] | None:
-    """The node names that a selector lists in every term; None when some term chooses otherwise."""
-    if selector is None:
-        return None
-    names: dict[str, None] = {}
-    for term in selector.nodeSelectorTerms:
-        for requirement in term.matchFields or ():
-            if requirement.key == "metadata.name" and requirement.operator == "In":
-                names.update(dict.fromkeys(requirement.values or ()))
-                break
-        else:
-            return None
-    return [*names]

@@ -29,7 +29,7 @@ from drakkar.scheduler.queue import Cause, SchedulingQueue
 
 logger = logging.getLogger(__name__)
 
-#: Placements that are written at the same time, at most.
+#: Writes of placements under way at the same time, at most.
 WRITERS = 64
 
 
@@ -66,7 +66,7 @@ class Scheduler:
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
         self._committer = Committer(client, self.cluster, self._claims, clock, settled=self._on_settled)
-        self._writers = asyncio.Semaphore(WRITERS)
+        self._turn = asyncio.Semaphore(WRITERS)
         self._start = 0
 
     async def run(self) -> None:
@@ -181,14 +181,12 @@ class Scheduler:
                 self.queue.retry(uid)
             elif isinstance(decision, Placement):
                 self.cluster.assume(pod, decision.node, decision.allocations)
-                await self._writers.acquire()
                 group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
             else:
                 if decision.error:
                     self.queue.retry(uid)
                 else:
                     self.queue.park(uid, decision.causes, decision.claims)
-                await self._writers.acquire()
                 group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
             # Watches have to be read between decisions.
             await asyncio.sleep(0)
@@ -196,7 +194,7 @@ class Scheduler:
     def _decide(self, pod: PodView) -> Placement | Pending | None:
         started = self._clock.monotonic()
         try:
-            decision = decide(self.cluster, pod, policy=self._policy, start=self._start)
+            decision = decide(self.cluster, pod, policy=self._policy, start=self._start, now=self._clock.time())
         except Exception:
             # A fault in one decision must not stop all others.
             logger.exception("deciding about pod %s failed", pod.key)
@@ -211,7 +209,14 @@ class Scheduler:
 
     async def _carry_out(self, pod: PodView, placement: Placement) -> None:
         try:
-            result = await self._committer.commit(pod, placement)
+            async with self._turn:
+                bindable, claims = await self._committer.write_claims(pod, placement)
+            if not self._committer.is_prepared(claims):
+                text = f"waiting for the devices of the pod to be prepared for node {placement.node}"
+                await self._recorder.record(POD, pod.obj, "Normal", "BindingConditionsPending", text)
+                await self._committer.prepared(claims)
+            async with self._turn:
+                result = await self._committer.bind(bindable, placement.node)
         except (Lost, ApiError, Unreachable) as error:
             self._give_up(pod, error)
         except Exception as error:
@@ -226,8 +231,6 @@ class Scheduler:
             self.metrics["scheduled"] += 1
             text = f"Successfully assigned {pod.key} to {placement.node}"
             await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
-        finally:
-            self._writers.release()
 
     def _give_up(self, pod: PodView, error: Exception) -> None:
         logger.info("pod %s was not bound: %s", pod.key, error)
@@ -243,6 +246,8 @@ class Scheduler:
         try:
             if pending.release is not None:
                 await self._release(pod, pending.release)
+            if pending.discard is not None:
+                await self._committer.discard(pending.discard)
             if await self._write_condition(pod, pending):
                 await self._recorder.record(POD, pod.obj, "Warning", "FailedScheduling", pending.message)
         except (ApiError, Unreachable) as error:
@@ -250,8 +255,6 @@ class Scheduler:
             self.queue.again(pod.uid)
         except Exception:
             logger.exception("reporting about pod %s failed", pod.key)
-        finally:
-            self._writers.release()
 
     async def _write_condition(self, pod: PodView, pending: Pending) -> bool:
         """Says in the pod's status why it waits; False when that is known, or the pod is no longer waiting."""

@@ -78,8 +78,8 @@ class DeviceTaints:
 
 
 def _selects(selector: resource.DeviceTaintSelector | None, device: DeviceId) -> bool:
-    """Absent fields select everything; a selector without any field selects every device."""
-    return selector is None or (
+    """Absent fields select everything, an absent selector nothing."""
+    return selector is not None and (
         selector.driver in (None, device.driver)
         and selector.pool in (None, device.pool)
         and selector.device in (None, device.device)

@@ -11,6 +11,8 @@ from drakkar.scheduler import Cluster, PodView
 
 DRIVER = "gpu.example.com"
 
+Taints = tuple[dict[str, str], ...]
+
 
 def node(name: str, *, taints: Taints = (), ready: str = "True", **allocatable: str) -> dict[str, Any]:
     return {
@@ -74,7 +76,7 @@ def shape_slices(hosts_of: dict[str, list[str]]) -> list[dict[str, Any]]:
             "name": name,
             "nodeSelector": {
                 "nodeSelectorTerms": [
-                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [*names]}]},
+                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [*names]}]},
                 ]
             },
             "consumesCounters": [{"counterSet": "hosts", "counters": {host: {"value": "4"} for host in names}}],
@@ -115,11 +117,11 @@ def allocated(
 ) -> dict[str, Any]:
     """The claim with devices of a pool, on ``nodes`` (default: the node of the pool's name), reserved for pods."""
     results = [{"request": "gpus", "driver": DRIVER, "pool": pool, "device": device} for device in devices]
-    field = {"key": "metadata.name", "operator": "In", "values": [*(nodes or (pool,))]}
-    allocation = {
-        "devices": {"results": results},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
-    }
+    if nodes:
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [*nodes]}]}
+    else:
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [pool]}]}
+    allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [term]}}
     consumers = [{"resource": "pods", "name": name, "uid": f"pod-{name}"} for name in reserved]
     return {**made, "status": {"allocation": allocation, "reservedFor": consumers}}
 

@@ -224,12 +224,12 @@ def two_pairs(*more: dict[str, Any]) -> Cluster:
 
 def test_one_pod_per_node() -> None:
     shared = claim("c", annotations=ONE_PER_NODE)
-    state = two_pairs(shared, *(pod(f"p{i}", "c") for i in range(3)))
+    state = two_pairs(shared, pod("p0", "c"), pod("p1", "c"))
     first = placed(state, pod("p0", "c"))
     [(owner, allocation)] = first.allocations
     state.assume(view(pod("p0", "c")), first.node, first.allocations)
     assert allocation.nodeSelector is not None
-    hosts = allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0].values  # type: ignore[index]
+    hosts = allocation.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].values  # type: ignore[index]
     shape = allocation.devices.results[0].device  # type: ignore[index]
     made = allocated(shared, "shapes", shape, nodes=tuple(hosts or ()), reserved=("p0",))
     made["metadata"]["resourceVersion"] = "2"
@@ -242,6 +242,7 @@ def test_one_pod_per_node() -> None:
     second = placed(state, pod("p1", "c"))
     assert {first.node, second.node} == set(hosts or ())
     state.assume(view(pod("p1", "c")), second.node, ())
+    state.set_pod(pod("p2", "c"))
     third = pending(state, pod("p2", "c"))
     assert "already had 1 pod(s) of claim c, which allows 1 per node" in third.message
 

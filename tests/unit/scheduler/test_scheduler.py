@@ -137,11 +137,12 @@ def test_many_pods_share_a_claim_over_several_hosts() -> None:
             device_class(),
             *shape_slices(shapes),
             claim("c", annotations={"drakkar.dev/pods-per-node": "1"}),
-            *(pod(f"p{i}", "c") for i in range(5)),
+            *(pod(f"p{i}", "c") for i in range(4)),
         )
         async with Running(server) as scheduler:
-            await until(lambda: sum(bool(node_of(server, f"p{i}")) for i in range(5)) == 4)
-            await until(lambda: any(message(server, f"p{i}") for i in range(5)))
+            await until(lambda: all(node_of(server, f"p{i}") for i in range(4)))
+            server.put(POD, pod("p4", "c"))
+            await until(lambda: "allows 1 per node" in message(server, "p4"))
             assert scheduler.cluster.in_flight == {}
         nodes = [node_of(server, f"p{i}") for i in range(5)]
         bound = sorted(name for name in nodes if name)

@@ -1,0 +1,56 @@
+"""Binding conditions: devices that need work before a pod may be bound to them (spec/controllers.md 6.2)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from drakkar.api.objects import name_of
+from drakkar.api.resource import v1 as resource
+from drakkar.client import parse_timestamp
+
+#: Seconds from the allocation until missing conditions count as a failure (Kubernetes' default).
+BINDING_TIMEOUT = 600.0
+
+
+class Binding(Enum):
+    """Where the devices of a claim stand."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+def binding_state(claim: resource.ResourceClaim, now: float) -> tuple[Binding, str]:
+    """The state at Unix time ``now``, and what is missing or went wrong."""
+    allocation = claim.status.allocation
+    reported = {
+        (entry.driver, entry.pool, entry.device): entry.conditions or () for entry in claim.status.devices or ()
+    }
+    missing = ""
+    for result in (allocation.devices.results or ()) if allocation else ():
+        if not result.bindingConditions:
+            continue
+        true = {
+            condition.type
+            for condition in reported.get((result.driver, result.pool, result.device), ())
+            if condition.status == "True"
+        }
+        for failure in result.bindingFailureConditions or ():
+            if failure in true:
+                return Binding.FAILED, f"device {result.device} of claim {name_of(claim)} reports {failure}"
+        absent = [wanted for wanted in result.bindingConditions if wanted not in true]
+        if absent and not missing:
+            missing = f"device {result.device} of claim {name_of(claim)} waits for {', '.join(absent)}"
+    if not missing:
+        return Binding.READY, ""
+    if now >= deadline(claim):
+        return Binding.FAILED, f"{missing}, for more than {BINDING_TIMEOUT:.0f} s"
+    return Binding.WAITING, missing
+
+
+def deadline(claim: resource.ResourceClaim) -> float:
+    """Unix time at which waiting for the claim's conditions ends."""
+    allocation = claim.status.allocation
+    if allocation is None or not allocation.allocationTimestamp:
+        return float("inf")
+    return parse_timestamp(allocation.allocationTimestamp) + BINDING_TIMEOUT

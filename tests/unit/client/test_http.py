@@ -1,0 +1,133 @@
+"""The transport over real sockets: mutual TLS, tokens, streams, servers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from drakkar.api.kinds import POD
+from drakkar.api.wire import Request
+from drakkar.client import Caches, Client, HttpTransport, Unreachable
+from tests.unit.client.fakeserver import FakeServer
+from tests.unit.client.test_cache import pod, until
+
+
+def authority() -> Any:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    now = datetime.datetime.now(datetime.UTC)
+    root_key = ec.generate_private_key(ec.SECP256R1())
+    root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test-ca")])
+
+    def certificate(name: str, ca: bool = False) -> tuple[bytes, bytes]:
+        key = root_key if ca else ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(root_name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        )
+        made = builder.sign(root_key, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    return certificate
+
+
+class Site:
+    """The small server behind a real socket."""
+
+    def __init__(self, server: FakeServer, context: ssl.SSLContext | None = None):
+        self.server = server
+        self.context = context
+        self.peers: list[Any] = []
+
+    async def __aenter__(self) -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", self.answer)
+        self.runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "localhost", 0, ssl_context=self.context)
+        await site.start()
+        port = self.runner.addresses[0][1]
+        return f"{'https' if self.context else 'http'}://localhost:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.disconnect()
+        await self.runner.cleanup()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.peers.append(request.transport.get_extra_info("peercert") if request.transport else None)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        body = await request.read()
+        made = Request(request.method, request.path, tuple(request.query.items()), headers, body)
+        response = await self.server.handle(made)
+        if response.stream is None:
+            return web.Response(status=response.status, body=response.body, headers=response.headers)
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        async for chunk in response.stream:
+            await stream.write(chunk)
+        return stream
+
+
+def test_client_certificates_both_ways(tmp_path: Path) -> None:
+    certificate = authority()
+    (ca, _), (cert, key), (client_cert, client_key) = certificate("test-ca", ca=True), *map(certificate, "ab")
+    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def scenario() -> None:
+        site = Site(FakeServer(), context)
+        async with site as url:
+            client = Client(HttpTransport(url, ca=ca, certificate=client_cert, key=client_key))
+            await client.create(POD, pod("a"))
+            assert (await client.get(POD, "a", "default"))["metadata"]["name"] == "a"
+            assert site.peers[0]["subject"] == ((("commonName", "b"),),)
+            await client.close()
+            stranger = Client(HttpTransport(url, certificate=client_cert, key=client_key))
+            with pytest.raises(Unreachable):
+                await stranger.delete(POD, "a", "default")
+            await stranger.close()
+
+    asyncio.run(scenario())
+
+
+def test_caches_live_through_a_restart_of_the_server() -> None:
+    async def scenario() -> None:
+        server = FakeServer()
+        server.put(POD, pod("a"))
+        async with Site(server) as url:
+            client = Client(HttpTransport(url, token=lambda: "rotated"))
+            caches = Caches(client)
+            pods = caches.of(POD)
+            await caches.start()
+            await caches.synced()
+            server.put(POD, pod("b"))
+            await until(lambda: pods.get("default", "b"))
+            assert server.requests[0].headers["authorization"] == "Bearer rotated"
+        with pytest.raises(Unreachable, match="no answer from http://localhost"):
+            await client.delete(POD, "a", "default")
+        server.remove(POD, "a")
+        await caches.stop()
+        await client.close()
+
+    asyncio.run(scenario())
