@@ -24,6 +24,7 @@ from drakkar.api.manifests import documents, parse_objects
 from drakkar.api.meta import Object
 from drakkar.client import Client
 from drakkar.insight.reasons import why_pending
+from drakkar.scheduler.decide import Pending
 
 PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
 
@@ -96,7 +97,8 @@ class _Run:
         self.misses = misses
         self.errors: dict[tuple[str, str], ApiError] = {}
         self.kinds: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in kinds.KINDS}
-        self.created: list[tuple[str, str]] = []
+        #: Why a pod waited when its turn was over: later pods may take what it could not use.
+        self.pending: dict[str, Pending] = {}
 
     async def create(self, obj: Object) -> None:
         kind = self._kind(obj)
@@ -124,7 +126,6 @@ class _Run:
         name, namespace = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
         if ("Pod", name) in self.errors:
             return
-        self.created.append((namespace, name))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         while loop.time() < deadline:
@@ -133,7 +134,9 @@ class _Run:
                 return
             refused = objects.condition_is(stored, names.POD_SCHEDULED, "False")
             made = None not in objects.pod_claim_names(stored).values()
-            if refused and made and why_pending(await self._world(), namespace, name) is not None:
+            pending = why_pending(await self._world(), namespace, name) if refused and made else None
+            if pending is not None:
+                self.pending[name] = pending
                 return
             await asyncio.sleep(POLL)
         self.misses.append(f"pod {name}: neither placed nor refused within {PATIENCE:g} s")
@@ -182,7 +185,7 @@ class _Run:
         held = {name: [*_devices(pod, claims)] for name, pod in pods.items()}
         started = {name for name, pod in pods.items() if objects.pod_node(pod)}
         for entry in self.expect.get("pods") or ():
-            self._pod(entry, pods, held, world)
+            self._pod(entry, pods, held)
         for group in self.expect.get("groups") or ():
             count = len(started & set(group["pods"]))
             if count != group["scheduledCount"]:
@@ -197,9 +200,7 @@ class _Run:
             self._check(check, held, started, published)
         await self._usage()
 
-    def _pod(
-        self, entry: dict[str, Any], pods: dict[str, Object], held: dict[str, list[_Device]], world: list[Object]
-    ) -> None:
+    def _pod(self, entry: dict[str, Any], pods: dict[str, Object], held: dict[str, list[_Device]]) -> None:
         name = entry["name"]
         pod = pods.get(name)
         if pod is None:
@@ -215,7 +216,7 @@ class _Run:
         if "devices" in entry:
             self._devices(name, entry["devices"], held[name])
         if not node and entry.get("reason"):
-            pending = why_pending(world, objects.namespace_of(pod), name)
+            pending = self.pending.get(name)
             word = pending.reason if pending is not None else "nothing"
             text = f"{pending.message} {_text(pending.details)}" if pending is not None else ""
             if word != entry["reason"]:
