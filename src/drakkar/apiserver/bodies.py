@@ -129,11 +129,11 @@ def _claim_kind(obj: Object, served: Served) -> None:
         internal = group.partition(".")[0] or "core"
         ours = served.group.partition(".")[0] or "core"
         if kind != served.kind:
-            text = (
-                f'{kind} in version "{short}" cannot be handled as a {served.kind}: converting '
-                f"({'v1' if not group else internal + '/' + short}.{kind}) to ({ours}.{served.kind}): unknown conversion"
-            )
+            given = f"{internal}/{short}" if group else "v1"
+            text = f'{kind} in version "{short}" cannot be handled as a {served.kind}: '
+            text += f"converting ({given}.{kind}) to ({ours}.{served.kind}): unknown conversion"
         else:
-            text = f"the API version in the data ({version}) does not match the expected API version ({served.api_version})"
+            expected = served.api_version
+            text = f"the API version in the data ({version}) does not match the expected API version ({expected})"
         raise StatusError(status.bad_request(text))
     obj["kind"], obj["apiVersion"] = kind, version

@@ -132,11 +132,10 @@ _INDEXED: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 #: Beside all of ``resource.k8s.io`` and ``storage.k8s.io``.
-_ANSWERS_DELETED = {
-    ("", name)
-    for name in (
+_ANSWERS_DELETED: dict[str, str] = {
+    "": (
         "pods services persistentvolumeclaims persistentvolumes namespaces serviceaccounts resourcequotas podtemplates"
-    ).split()
+    )
 }
 
 _GENERATIONS: dict[str, str] = {
@@ -244,7 +243,7 @@ def _stored(resource: Resource) -> Stored:
         namespaced=resource.namespaced,
         fields=_FIELDS.get((group, plural), {}),
         indexed=_INDEXED.get((group, plural), ()),
-        answers_deleted=group in ("resource.k8s.io", "storage.k8s.io") or (group, plural) in _ANSWERS_DELETED,
+        answers_deleted=group in ("resource.k8s.io", "storage.k8s.io") or _listed(_ANSWERS_DELETED, group, plural),
         counts_generations=_listed(_GENERATIONS, group, plural),
         create_on_update=_listed(_CREATE_ON_UPDATE, group, plural),
         conditional=_listed(_CONDITIONAL, group, plural),

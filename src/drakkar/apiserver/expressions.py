@@ -1,34 +1,39 @@
 """CEL in objects, judged when they are written.
 
-The compiler is loaded when the first expression comes; results are remembered by text.
+The compiler is loaded when the first expression comes. `drakkar.cel` remembers programs by
+text, so that an expression in a thousand claims is compiled once.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from drakkar.api.errors import FieldError
+from drakkar.api.features import Features
 
 
-@lru_cache(maxsize=1024)
-def _faults(text: str, derived: bool) -> tuple[FieldError, ...]:
-    from drakkar.cel import COST_LIMIT, CompileError, compile_derived, compile_selector
+def _judge(text: str, features: Features, derived: bool) -> list[FieldError]:
+    from drakkar.cel import CompileError, compile_derived, compile_selector
 
+    compile_ = compile_derived if derived else compile_selector
     try:
-        program = (compile_derived if derived else compile_selector)(text, environment="new-expressions")
+        program = compile_(text, environment="new-expressions", features=features)
     except CompileError as error:
-        return (FieldError(type="FieldValueInvalid", field="", value=text, detail=str(error)),)
+        text_ = f"compilation failed: ERROR: <input>: {error}"
+        return [FieldError(type="FieldValueInvalid", field="", value=text, detail=text_)]
     if program.too_expensive:
-        detail = f"too complex, exceeds cost limit: the estimate is {program.max_cost}, the limit {COST_LIMIT}"
-        return (FieldError(type="FieldValueForbidden", field="", detail=detail),)
-    return ()
+        return [FieldError(type="FieldValueForbidden", field="", detail="too complex, exceeds cost limit")]
+    return []
 
 
-def check_selector(text: str) -> list[FieldError]:
-    """Faults of a device selector."""
-    return list(_faults(text, False))
+class Expressions:
+    """The checkers that validation gets, for the gates of one server."""
 
+    def __init__(self, features: Features):
+        self._features = features
 
-def check_derived_attribute(text: str) -> list[FieldError]:
-    """Faults of the expression of a derived attribute."""
-    return list(_faults(text, True))
+    def selector(self, text: str) -> list[FieldError]:
+        """Faults of a device selector."""
+        return _judge(text, self._features, False)
+
+    def derived_attribute(self, text: str) -> list[FieldError]:
+        """Faults of the expression of a derived attribute."""
+        return _judge(text, self._features, True)

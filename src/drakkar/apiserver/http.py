@@ -163,12 +163,17 @@ def _subject(transport: asyncio.BaseTransport) -> Peer | None:
 
 def _protocol() -> type[Any]:
     """uvicorn's protocol with the certificate of the peer in the state of every request."""
+    base: Any
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as Base
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    class Protocol(Base):
+        base = HttpToolsProtocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        base = H11Protocol
+
+    class Protocol(base):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.app_state = {**self.app_state, "peer": _subject(transport)}

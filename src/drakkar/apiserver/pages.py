@@ -81,9 +81,9 @@ def _openapi(request: Request, rest: list[str], resources: tuple[discovery.Resou
             return _tagged(request, openapi.v2(resources), "application/json", "no-cache, private")
         case _:
             return None
-    if not any(resource.group == group and resource.version == version for resource in resources):
-        return None
     body = openapi.document(group, version, resources)
+    if body is None:
+        return None
     hashed = any(key == "hash" for key, _ in request.query)
     return _tagged(request, body, "application/json", "public, immutable" if hashed else "no-cache, private")
 

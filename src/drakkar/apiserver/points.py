@@ -32,14 +32,8 @@ def points_of(stored: Stored, new: Object | None, old: Object | None) -> tuple[s
             "deletionTimestamp"
         ):
             found.append("eviction")
-    elif stored.plural == "resourceslices":
-        if _taints(new) != _taints(old):
-            found.append("taint")
-    elif stored.plural in ("nodes", "devicetaintrules"):
-        if (new.get("spec") or {}).get("taints") != ((old or {}).get("spec") or {}).get("taints") or (
-            stored.plural == "devicetaintrules" and old is None
-        ):
-            found.append("taint")
+    elif _tainted(stored.plural, new) != _tainted(stored.plural, old):
+        found.append("taint")
     return tuple(found)
 
 
@@ -47,6 +41,9 @@ def _status(obj: Object | None) -> Object:
     return (obj or {}).get("status") or {}
 
 
-def _taints(obj: Object | None) -> list[Any]:
-    devices = ((obj or {}).get("spec") or {}).get("devices") or []
-    return [(device.get("name"), device["taints"]) for device in devices if device.get("taints")]
+def _tainted(plural: str, obj: Object | None) -> Any:
+    """The taints in a slice, a node or a rule."""
+    spec = (obj or {}).get("spec") or {}
+    if plural == "resourceslices":
+        return [(device.get("name"), device["taints"]) for device in spec.get("devices") or () if device.get("taints")]
+    return (spec.get("taints") or spec.get("taint")) if plural in ("nodes", "devicetaintrules") else None

@@ -26,7 +26,7 @@ from drakkar.apiserver import deletion, status
 from drakkar.apiserver.cache import Entry, State, Table
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
-from drakkar.apiserver.expressions import check_derived_attribute, check_selector
+from drakkar.apiserver.expressions import Expressions
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
 from drakkar.apiserver.status import StatusError
@@ -70,6 +70,7 @@ class Registry:
         self.rng = rng
         self.features = features
         self.stamps = Stamps(clock)
+        self._expressions = Expressions(features)
         self._views: dict[Served, View] = {}
         for stored in catalog.stored.values():
             self.add_table(stored)
@@ -142,6 +143,14 @@ class Registry:
         meta["uid"] = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy = kinds.strategy_for(stored.group, stored.kind)
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = self._generate(view, namespace, meta["generateName"])
+        name = meta.get("name") or ""
+        store_key = stored.store_key(namespace, name)
+        if store_key in self.committer.busy:
+            await self.idle(store_key)
+        if _key(namespace, name) in view.table.entries:
+            raise StatusError(status.already_exists(served.group, served.plural, name))
         if strategy is not None:
             strategy.prepare_create(obj, now, self.features)
         else:
@@ -150,24 +159,20 @@ class Registry:
             meta.pop("generation", None)
             if stored.counts_generations:
                 meta["generation"] = 1
-        generated = not meta.get("name") and bool(meta.get("generateName"))
-        for attempt in range(_GENERATE_ATTEMPTS if generated else 1):
-            if generated:
-                meta["name"] = meta["generateName"][:_GENERATE_BASE] + self._suffix()
-            self.validate(view, obj, None, None)
-            name = meta["name"]
-            store_key = stored.store_key(namespace, name)
-            await self.idle(store_key)
-            if _key(namespace, name) not in view.table.entries:
-                break
-            if not generated or attempt == _GENERATE_ATTEMPTS - 1:
-                raise StatusError(status.already_exists(served.group, served.plural, name))
+        self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
         return await self._write(view, store_key, None, obj, options.dry_run)
 
-    def _suffix(self) -> str:
-        return "".join(self.rng.choices(_LETTERS, k=5))
+    def _generate(self, view: View, namespace: str, prefix: str) -> str:
+        """A name that nobody has or is about to have; StatusError 409 when luck fails eight times."""
+        name = ""
+        for _ in range(_GENERATE_ATTEMPTS):
+            name = prefix[:_GENERATE_BASE] + "".join(self.rng.choices(_LETTERS, k=5))
+            free = _key(namespace, name) not in view.table.entries
+            if free and view.stored.store_key(namespace, name) not in self.committer.busy:
+                return name
+        raise StatusError(status.already_exists(view.served.group, view.served.plural, name))
 
     def _check_namespace(self, served: Served, namespace: str, meta: Object) -> None:
         found = self.state.tables["/core/namespaces/"].entries.get(namespace)
@@ -322,8 +327,8 @@ class Registry:
         validator = kinds.validator_for(stored.group, stored.kind)
         if validator is not None:
             context = ValidationContext(
-                check_selector=check_selector,
-                check_derived_attribute=check_derived_attribute,
+                check_selector=self._expressions.selector,
+                check_derived_attribute=self._expressions.derived_attribute,
                 features=self.features,
                 namespace_labels=self._namespace_labels(obj["metadata"].get("namespace") or ""),
                 version=served.version,

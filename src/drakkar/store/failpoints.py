@@ -34,7 +34,7 @@ class Failpoints:
         """Reads the form ``name:nth:before|after``, separated by commas; None when empty, ValueError when wrong."""
         chosen: dict[str, list[tuple[int, Phase]]] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
-            name, nth, phase = (part.split(":") + ["", ""])[:3]
+            name, nth, phase = [*part.split(":"), "", ""][:3]
             if not name or not nth.isdigit() or int(nth) < 1 or phase not in ("before", "after"):
                 raise ValueError(f"{VARIABLE}: {part!r} is not of the form name:nth:before or name:nth:after")
             chosen.setdefault(name, []).append((int(nth), "before" if phase == "before" else "after"))

@@ -30,7 +30,8 @@ def test_writes_get_growing_revisions_and_survive(reopen: Reopen) -> None:
         list(store.load())
         answers = await store.commit([Write("/a", 0, b"1"), Write("/b", None, b"2"), Write("/a", None, b"3")])
         assert all(isinstance(answer, int) for answer in answers)
-        assert answers == sorted(answers) and len(set(answers)) == 3
+        assert answers == sorted(answers)
+        assert len(set(answers)) == 3
         (gone,) = await store.commit([Write("/b", None, None)])
         assert isinstance(gone, int)
         assert store.revision == gone
@@ -102,7 +103,8 @@ def test_commits_take_effect_in_order(reopen: Reopen) -> None:
         futures = [store.commit([Write(f"/{n % 7}", None, str(n).encode())]) for n in range(200)]
         answers = [(await future)[0] for future in futures]
         assert answers == sorted(answers)
-        assert {record.key: record.value for record in store.load()} == {f"/{n % 7}": b"%d" % n for n in range(193, 200)}
+        newest = {f"/{n % 7}": b"%d" % n for n in range(193, 200)}
+        assert {record.key: record.value for record in store.load()} == newest
         await store.close()
 
     asyncio.run(run())
