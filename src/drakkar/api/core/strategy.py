@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from drakkar.api.errors import ParseError
 from drakkar.api.features import Features
 from drakkar.api.meta import Object
 from drakkar.api.names import (
@@ -36,11 +37,19 @@ _STATUS_RESET: Final = {"": ("status",), "status": ("spec",)}
 
 
 def _create_pod(obj: Object, now: str, features: Features = _ALL, /) -> None:
-    status: Object = {"phase": "Pending", "qosClass": pod_qos_class(obj)}
+    status: Object = {"phase": "Pending", "qosClass": _qos_class(obj)}
     if at(obj, "spec", "schedulingGates"):
         status["conditions"] = [_gated(now)]
     obj["status"] = status
     count_generation(obj, None)
+
+
+def _qos_class(pod: Object) -> str:
+    try:
+        return pod_qos_class(pod)
+    except ParseError:
+        # An amount that cannot be read: validation, which comes next, refuses the pod and names the field.
+        return ""
 
 
 def _gated(now: str) -> Object:
@@ -58,7 +67,7 @@ def _update_pod(new: Object, old: Object, subresource: str | None, now: str, fea
     if subresource == "status":
         _keep_for_status(new, old)
         new["status"] = child(new, "status")
-        new["status"]["qosClass"] = text(old, "status", "qosClass") or pod_qos_class(old)
+        new["status"]["qosClass"] = text(old, "status", "qosClass") or _qos_class(old)
         return
     keep(new, old, "status")
     if children(old, "spec", "schedulingGates") and not children(new, "spec", "schedulingGates"):
