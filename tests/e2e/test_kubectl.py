@@ -93,7 +93,9 @@ def test_a_job_that_does_not_fit_says_why(up: Up, kubectl: Kubectl) -> None:
     selector = "batch.kubernetes.io/job-name=whole-pod"
     kubectl.run("wait", "--for=create", "pod", "-l", selector, "--timeout=30s")
     kubectl.run("wait", "--for=condition=PodScheduled=False", "pod", "-l", selector, "--timeout=30s")
-    described = kubectl.run("describe", "pod", "-l", selector)
+    name = _json(kubectl, "pods", "-l", selector)["items"][0]["metadata"]["name"]
+    kubectl.run("wait", "--for=create", "events", "--field-selector", f"involvedObject.name={name}", "--timeout=30s")
+    described = kubectl.run("describe", "pod", name)
     assert "FailedScheduling" in described
     assert "0/16 nodes are available" in described
     kubectl.run("delete", "-f", str(EXAMPLES / "whole-pod-job.yaml"), "--timeout=30s")

@@ -140,6 +140,23 @@ def v2(resources: Iterable[Resource], custom: CustomSchemas | None = None) -> by
     return head + b'"},"paths":{},"definitions":' + definitions + b"}"
 
 
+#: The form of ``/openapi/v2`` that kubectl falls back to for kinds it finds in no v3 document.
+V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+
+
+def v2_protobuf() -> bytes:
+    """``/openapi/v2`` as protobuf, without definitions.
+
+    kubectl asks for it only about kinds that are not served; an empty document makes it go on
+    to its own answer, "no matches for kind".
+    """
+
+    def text(number: int, content: bytes) -> bytes:
+        return bytes((number << 3 | 2, len(content))) + content
+
+    return text(1, b"2.0") + text(2, text(1, b"Kubernetes") + text(2, _VERSION.encode()))
+
+
 class _Components:
     """The schemas a document needs: those named so far and what they refer to."""
 

@@ -78,6 +78,11 @@ def _openapi(request: Request, rest: list[str], resources: tuple[discovery.Resou
         case ["v3", "apis", group, version]:
             pass
         case ["v2"]:
+            # The answer spells the type without the @, which is no character of media types.
+            if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
+                return _tagged(
+                    request, openapi.v2_protobuf(), openapi.V2_PROTOBUF.replace("@", "."), "no-cache, private"
+                )
             return _tagged(request, openapi.v2(resources), "application/json", "no-cache, private")
         case _:
             return None
