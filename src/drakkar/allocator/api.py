@@ -3,9 +3,9 @@
     import drakkar
 
     snapshot = drakkar.snapshot(objects)             # dicts or structs, as read from an API or a dump
-    outcome = drakkar.allocate(snapshot, claims)     # Fits, NoFit, GaveUp or Failed
+    decision = drakkar.allocate(snapshot, claims)    # Decision(outcome, node)
 
-Both are pure. ``outcome.node`` of a fit found over all nodes is in the result's :class:`Decision`.
+Both are pure. The result is a :class:`Decision`: the outcome, and the node it is for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def add(inventory: Inventory, item: Any) -> None:
         try:
             item = msgspec.convert(plain, type=type_)
         except msgspec.ValidationError as error:
-            name = (plain.get("metadata") or {}).get("name", "")
+            name = _part(plain, "metadata").get("name", "")
             raise UsageError(f"{kind} {name!r} cannot be read: {error}") from error
     if isinstance(item, ResourceSlice):
         inventory.set_slice(item)
@@ -84,9 +84,13 @@ def add(inventory: Inventory, item: Any) -> None:
 
 def add_node(inventory: Inventory, node: Mapping[str, Any]) -> None:
     """Enters a Node object."""
-    metadata = node.get("metadata") or {}
-    declared = (node.get("status") or {}).get("declaredFeatures") or ()
+    metadata = _part(node, "metadata")
+    declared = _part(node, "status").get("declaredFeatures") or ()
     inventory.set_node(metadata["name"], metadata.get("labels") or {}, declared)
+
+
+def _part(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", item.get(name) or {})
 
 
 def allocate(

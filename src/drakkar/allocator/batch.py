@@ -47,7 +47,7 @@ def claims_of(scenario: dict[str, Any]) -> list[ResourceClaim]:
 def numbered_shares() -> Callable[[], str]:
     """Share ids numbered in order of appearance, as the oracle prints them."""
     numbers = count(1)
-    return lambda: f"11111111-2222-4333-8444-{next(numbers):012d}"
+    return lambda: f"00000000-0000-4000-8000-{next(numbers):012d}"
 
 
 def channel_of(switches: Switches) -> str:

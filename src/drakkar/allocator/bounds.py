@@ -262,15 +262,15 @@ class Bounds:
         return self._values_short(search, claim, need, index, start, demands, free)
 
     def _demands(self, claim: int, request: int) -> list[tuple[int, list[Need]]]:
-        found = self._remaining.get((claim, request))
-        if found is None:
-            found = []
-            for number, requests in enumerate(self._task.claims):
-                for index, needs in enumerate(requests):
-                    if (number, index) > (claim, request):
-                        found.append((number, list(needs.needs)))
-            self._remaining[(claim, request)] = found
-        return found
+        known = self._remaining.get((claim, request))
+        if known is None:
+            known = self._remaining[(claim, request)] = [
+                (number, list(needs.needs))
+                for number, requests in enumerate(self._task.claims)
+                for index, needs in enumerate(requests)
+                if (number, index) > (claim, request)
+            ]
+        return known
 
     def _values_short(
         self,

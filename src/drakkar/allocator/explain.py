@@ -174,7 +174,7 @@ class _Explainer:
         capacities: dict[str, None] = {}
         for position in bits(free):
             number, local = task.view.places[position]
-            base, state = task.view.pools[number].view.base, task.states[number]
+            base = task.view.pools[number].view.base
             short = search.short_counters(number, local, position)
             if short and not (alternative.admin and task.policy == "drakkar"):
                 sets.update(dict.fromkeys(short))
@@ -186,7 +186,6 @@ class _Explainer:
                     capacities[f"{capacity} of {base.devices[local].name} (left {Quantity(left).canonical()})"] = None
                 continue
             holding += 1
-            del state
         self.funnel["counters-fit"] = fitting
         if fitting < count:
             where = ", ".join(list(sets)[:_LISTED])

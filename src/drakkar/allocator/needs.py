@@ -8,6 +8,7 @@ be raised exactly when the search gets there, and not at all if it never does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from drakkar.allocator.outcomes import Fault
 from drakkar.allocator.plan import MAX_RESULTS, Alternative, ClaimPlan, Plan, drivers_of
@@ -161,7 +162,7 @@ class NodeTask:
     def _raise_broken(self, status: str, detail: str) -> None:
         raise Fault("all-incomplete-pool" if status == "incomplete" else "all-invalid-pool", detail)
 
-    def raise_at(self, alternative: Alternative, failing: int) -> None:
+    def raise_at(self, alternative: Alternative, failing: int) -> NoReturn:
         """Raises the error that looking at the first of these positions ends in."""
         position = (failing & -failing).bit_length() - 1
         number, local = self.view.places[position]

@@ -258,7 +258,7 @@ class _Planner:
             count=found.count if found.count is not None else 1,
             all_devices=mode == "All",
             admin=bool(admin),
-            tolerations=tuple(found.tolerations or ()),
+            tolerations=tuple(_spelled(toleration) for toleration in found.tolerations or ()),
             capacity=dict((found.capacity.requests if found.capacity else None) or {}),
         )
         made.fault = self._fault(made, found, admin, mode)
@@ -293,6 +293,12 @@ class _Planner:
         if mode not in ("All", "ExactCount"):
             return ("request-unknown", f"request {made.name}: unknown allocation mode {mode!r}")
         return None
+
+
+def _spelled(toleration: DeviceToleration) -> DeviceToleration:
+    """The toleration as results carry it: empty texts are absent on the wire."""
+    empty = {name: None for name in ("effect", "key", "operator", "value") if getattr(toleration, name) == ""}
+    return msgspec.structs.replace(toleration, **empty) if empty else toleration
 
 
 def _collect(

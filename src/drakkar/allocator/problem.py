@@ -147,7 +147,7 @@ class Problem:
 
     def _may_fit(self, name: str) -> bool:
         try:
-            task = self._task(name)
+            task = self.task(name)
         except Fault:
             return self.plan.policy == "upstream"
         if task.too_large is not None or task.incomplete is not None:
@@ -156,7 +156,8 @@ class Problem:
 
     # One node.
 
-    def _task(self, name: str) -> NodeTask:
+    def task(self, name: str) -> NodeTask:
+        """The plan on one node; raises :class:`Fault` where upstream would while preparing."""
         found = self._tasks.get(name)
         if found is None:
             snapshot = self.snapshot
@@ -183,7 +184,7 @@ class Problem:
     def _solve(self, node_name: str, budget: int) -> Outcome:
         if not self.claims:
             return Fits(())
-        task = self._task(node_name)
+        task = self.task(node_name)
         if task.too_large is not None or task.incomplete is not None:
             return NoFit(node_reason(self, task))
         try:
@@ -251,7 +252,7 @@ def explain(problem: Problem, nodes: Iterable[str]) -> Reason:
     reasons: list[tuple[str, Reason]] = []
     for name in nodes:
         try:
-            reasons.append((name, node_reason(problem, problem._task(name))))
+            reasons.append((name, node_reason(problem, problem.task(name))))
         except Fault as fault:
             reasons.append((name, fault_reason(problem, fault)))
     return aggregate(problem.claims, reasons)

@@ -365,17 +365,16 @@ class Search:
             grouped = self._groups is not None and bool(base.devices[local].device.consumesCounters)
             if grouped and not self._groups_fit(number, local):
                 return False
-        consumed: Consumption | None = None
-        if multi and not free:
-            consumed = need.alternative.consumption(base, local, self.task.switches)
-            if consumed is None or not self._capacity_fits(state.consumed.get(local), position, consumed):
-                return False
-        elif local in state.consumed and not free:
-            whole = need.alternative.consumption(base, local, self.task.switches)
-            if whole is None or not self._capacity_fits(state.consumed[local], position, whole):
-                return False
+        # Constraints come before capacity: in mode All a refusal by a constraint is an error that shows.
         if not self._constrain(claim, need, base, local, must):
             return False
+        consumed: Consumption | None = None
+        if not free and (multi or local in state.consumed):
+            wanted = need.alternative.consumption(base, local, self.task.switches)
+            if wanted is None or not self._capacity_fits(state.consumed.get(local), position, wanted):
+                self._unconstrain(claim, need, base, local)
+                return False
+            consumed = wanted if multi else None
         mask = 0
         if not multi:
             mask = bit if base.simple_names else base.by_name[base.devices[local].name] << self.offsets[number]
@@ -420,8 +419,11 @@ class Search:
         if taken.grouped and self._groups is not None:
             for use in base.devices[local].device.consumesCounters or ():
                 self._groups[(number, use.counterSet)].pop()
+        self._unconstrain(claim, taken.need, base, local)
+
+    def _unconstrain(self, claim: int, need: Need, base: Base, local: int) -> None:
         for state in self.constraints[claim]:
-            if state.plan.covers(taken.need.alternative):
+            if state.plan.covers(need.alternative):
                 state.remove(*self._values(base, local, state))
 
     def _values(self, base: Base, local: int, state: ConstraintState) -> tuple[Scalar | None, frozenset[Scalar]]:
