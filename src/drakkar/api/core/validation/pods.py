@@ -329,6 +329,8 @@ def _scheduling_group(faults: Faults, path: str, group: Object) -> None:
 def pod_update(faults: Faults, new: Object, old: Object) -> None:
     """What of a pod's spec may change once it exists."""
     spec, before = child(new, "spec"), child(old, "spec")
+    if spec == before:
+        return
     for field in ("containers", "initContainers"):
         if len(children(spec, field)) != len(children(before, field)):
             faults.forbidden(f"spec.{field}", "pod updates may not add or remove containers")
