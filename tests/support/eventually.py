@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from drakkar.api.features import Features
 from drakkar.apiserver.server import ApiServer
 from drakkar.client import Client, MemoryTransport, SystemClock
 from drakkar.store.memory import MemoryBackend
@@ -15,10 +16,10 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def memory_plane() -> AsyncIterator[Client]:
+async def memory_plane(features: Features | None = None) -> AsyncIterator[Client]:
     """An API server over memory, alone, and an administrator's client of it."""
     clock = SystemClock()
-    server = ApiServer(MemoryBackend(), clock=clock)
+    server = ApiServer(MemoryBackend(), clock=clock, features=features)
     await server.start()
     client = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")), clock=clock)
     try:

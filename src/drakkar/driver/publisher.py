@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 #: Longest wait in seconds for a created slice to show on the watch, and pause between looks.
 CREATION_SEEN, LOOK_AGAIN = 2.0, 0.02
+#: Pause in seconds before fields that the server dropped are sent again.
+NEXT_ATTEMPT = 60.0
+#: As long as what the server appends to a generated name.
+SUFFIX = "xxxxx"
 
 #: Says how a pool should be, given its name and its slices in the API; None: the pool should not exist.
 Desired = Callable[[str, Sequence[v1.ResourceSlice]], Pool | None]
@@ -64,9 +68,8 @@ class SlicePublisher:
         self._slices: Cache | None = None
         # Pool → name prefix and time of the slices that were created and not seen yet.
         self._created: dict[str, dict[str, float]] = {}
-        # Slice → its revision, content and wanted content at the last update: when an update that was made
-        # (the revision moved) is needed again from the same content, the server dropped fields of it.
-        self._tried: dict[str, tuple[str, bytes, bytes]] = {}
+        # Pool and slice (or prefix of a created one) → its revision before the last write, and what that wanted.
+        self._tried: dict[tuple[str, str], tuple[str, bytes]] = {}
 
     def setup(self, caches: Caches, queue: KeyQueue) -> None:
         """Watch the driver's slices."""
@@ -85,10 +88,6 @@ class SlicePublisher:
         """Slices of the pool in the API, by name."""
         found = [] if self._slices is None else self._slices.by("pool", pool)
         return sorted(found, key=lambda s: s.metadata.name)
-
-    def pools(self) -> list[str]:
-        """Names of the pools that have slices in the API."""
-        return [] if self._slices is None else sorted({found.spec.pool.name for found in self._slices})
 
     def reconcile(self, key: str) -> list[Write]:
         """Writes for one pool."""
@@ -122,27 +121,32 @@ class SlicePublisher:
         return False
 
     def _without_futile(self, key: str, existing: Sequence[v1.ResourceSlice], writes: list[Write]) -> list[Write]:
-        stored = {found.metadata.name: found for found in existing}
-        futile = 0
-        name = ""
-        for update in (write for write in writes if isinstance(write, Patch)):
-            name = update.name
-            found = stored[name]
-            wanted, before = _digest(update.body["spec"]), _digest(msgspec.to_builtins(found.spec))
-            version, *tried = self._tried.get(name, ("", b"", b""))
-            if tried == [before, wanted] and version != found.metadata.resourceVersion:
-                futile += 1
-            self._tried[name] = (found.metadata.resourceVersion, before, wanted)
-        known = {found.metadata.name for found in self._slices or ()}
-        self._tried = {tried: attempt for tried, attempt in self._tried.items() if tried in known}
-        if not futile or futile < len(writes):
+        """Holds writes back whose last attempt was carried out and did not last: the server dropped fields."""
+        updates = {write.name: write for write in writes if isinstance(write, Patch)}
+        futile: list[str] = []
+        for found in existing:
+            name, version = found.metadata.name, found.metadata.resourceVersion
+            last = self._tried.pop((key, name), None) or self._tried.pop((key, name[: -len(SUFFIX)]), None)
+            update = updates.get(name)
+            if update is None:
+                continue  # it is as it should be, or goes
+            wanted = _digest(update.body["spec"])
+            if last is not None and last[0] != version and last[1] == wanted:
+                futile.append(name)
+            else:
+                self._tried[key, name] = (version, wanted)
+        for write in writes:
+            if isinstance(write, Create):
+                self._tried[key, write.obj["metadata"]["generateName"]] = ("", _digest(write.obj["spec"]))
+        if not futile:
             return writes
         self._on_problem(
             key,
-            f"pool {key}: the server does not keep all fields of slice {name}; "
+            f"pool {key}: the server does not keep all fields of slice {futile[0]}; "
             "enable the feature gates that the driver needs",
         )
-        return []
+        # Somebody else's edit at the wrong moment looks the same, so it is worth another attempt, but not at once.
+        return [After(NEXT_ATTEMPT)]
 
     def _changed(self, event_type: str, old: v1.ResourceSlice | None, new: v1.ResourceSlice) -> None:
         self.trigger(new.spec.pool.name)

@@ -12,7 +12,7 @@ import pytest
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import LEASE, NODE, POD, RESOURCECLAIM
 from drakkar.api.objects import condition_is
-from drakkar.client import Client
+from drakkar.client import Client, Unreachable
 from drakkar.node.hollow import HollowFleet
 from drakkar.node.hollow_main import select_nodes
 from tests.support.eventually import eventually, memory_plane
@@ -35,6 +35,16 @@ class Skipping:
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
+
+
+class Faulty:
+    """A transport made of one function."""
+
+    def __init__(self, request: Any):
+        self.request = request
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 def manifests(count: int = 2) -> list[dict[str, Any]]:
@@ -247,6 +257,32 @@ def test_after_a_stop_a_node_looks_at_its_pods_before_it_renews():
             clock.offset += 10
             await eventually(lambda: asyncio.sleep(0, sorted(joined)), lambda names: names == ["h0", "h1"])
             assert all(node.beat.live for node in nodes.nodes.values())
+
+    story(body)
+
+
+def test_a_server_that_is_away_is_waited_for():
+    async def body(client: Client) -> None:
+        away = False
+        transport = client.transport
+        request = transport.request
+
+        async def faulty(wanted: Any) -> Any:
+            if away:
+                raise Unreachable("away")
+            return await request(wanted)
+
+        async with fleet(Client(Faulty(faulty), clock=client.clock)) as nodes:
+            await all_ready(client)
+            await start_pod(client, "p")
+            await becomes(client, "p", "Running")
+            away = True
+            await eventually(lambda: asyncio.sleep(0, nodes.nodes["h0"].beat.live), lambda live: not live)
+            await client.delete(POD, "p", "default")
+            away = False
+            await becomes(client, "p", "gone")
+            first = await renewals(client, "h0")
+            await eventually(lambda: renewals(client, "h0"), lambda now: now != first)
 
     story(body)
 

@@ -1,0 +1,115 @@
+"""The case runner: real cases that come out as expected, and what it says when they do not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from drakkar.api.errors import UsageError
+from drakkar.cli.plane import case_plane
+from drakkar.insight.cases import CaseResult, run_case
+from tests.support.shared import shared_path
+
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+CLASS = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "c"}, "spec": {}}
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": "s"},
+    "spec": {
+        "driver": "d.example.com",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "nodeName": "n",
+        "devices": [{"name": "x", "attributes": {"root": {"string": "a"}}}, {"name": "y"}],
+    },
+}
+
+
+def template(count: int) -> dict[str, Any]:
+    request = {"name": "r", "exactly": {"deviceClassName": "c", "count": count}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": f"take-{count}"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def pod(name: str, count: int) -> dict[str, Any]:
+    spec = {
+        "containers": [{"name": "main", "image": "i", "resources": {"claims": [{"name": "e"}]}}],
+        "resourceClaims": [{"name": "e", "resourceClaimTemplateName": f"take-{count}"}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def case(folder: Path, expect: dict[str, Any], *workload: dict[str, Any]) -> CaseResult:
+    (folder / "cluster.yaml").write_text(yaml.safe_dump_all([NODE, CLASS, SLICE]))
+    (folder / "workload.yaml").write_text(yaml.safe_dump_all(workload))
+    (folder / "expect.yaml").write_text(yaml.safe_dump({"format": 1, **expect}))
+    return asyncio.run(run_case(folder, plane_factory=case_plane))
+
+
+@pytest.mark.parametrize(("name", "seed"), [("01", None), ("01", 3), ("05", 1), ("18", 2), ("21", None), ("27", None)])
+def test_real_world(name: str, seed: int | None):
+    (folder,) = shared_path("corpus/real-world").glob(f"{name}-*")
+    result = asyncio.run(run_case(folder, shuffle_seed=seed, plane_factory=case_plane))
+    assert result.misses == []
+    assert result.ok
+
+
+def test_a_case_of_ones_own(tmp_path: Path):
+    devices = [{"claim": "e", "request": "r", "driver": "d.example.com", "pool": ["p"], "count": 2}]
+    expect = {
+        "pods": [
+            {"name": "both", "scheduled": True, "node": ["n"], "devices": devices},
+            {"name": "late", "scheduled": False, "reason": "in-use", "mentions": ["r"]},
+        ],
+        "groups": [{"pods": ["both", "late"], "scheduledCount": 1}],
+        "checks": [{"distinct": ["both", "late"]}],
+    }
+    assert case(tmp_path, expect, template(1), template(2), pod("both", 2), pod("late", 1)).misses == []
+
+
+@pytest.mark.parametrize(
+    ("expect", "words"),
+    [
+        ({"pods": [{"name": "both", "scheduled": False}]}, "pod both: runs on n"),
+        ({"pods": [{"name": "both", "scheduled": True, "node": ["m"]}]}, "runs on n, expected ['m']"),
+        ({"pods": [{"name": "both", "scheduled": True, "devices": []}]}, "pod both: has e/r: d.example.com/p/"),
+        ({"pods": [{"name": "none", "scheduled": True}]}, "pod none: does not exist"),
+        ({"pods": [{"name": "late", "scheduled": True}]}, "pod late: is pending"),
+        ({"pods": [{"name": "late", "scheduled": False, "reason": "tainted"}]}, "because of in-use, expected tainted"),
+        (
+            {"pods": [{"name": "late", "scheduled": False, "reason": "in-use", "mentions": ["zebra"]}]},
+            "does not mention ['zebra']",
+        ),
+        ({"groups": [{"pods": ["both", "late"], "scheduledCount": 2}]}, "1 started, expected 2"),
+        ({"checks": [{"same": ["both", "late"]}]}, "should have the same devices"),
+        (
+            {"checks": [{"sameAttribute": {"pod": "both", "attribute": "root", "requests": ["r"]}}]},
+            "sameAttribute root: values are",
+        ),
+        ({"invalid": [{"kind": "Pod", "name": "both", "errors": []}]}, "Pod both: accepted, should be invalid"),
+        ({"refused": [{"kind": "Pod", "name": "both", "status": 403}]}, "Pod both: accepted, should be refused"),
+    ],
+)
+def test_misses_are_named(tmp_path: Path, expect: dict[str, Any], words: str):
+    result = case(tmp_path, expect, template(1), template(2), pod("both", 2), pod("late", 1))
+    assert not result.ok
+    assert any(words in miss for miss in result.misses), result.misses
+
+
+def test_an_object_that_is_refused_unexpectedly_is_a_miss(tmp_path: Path):
+    bad = {**pod("bad", 1), "spec": {"containers": []}}
+    (miss,) = case(tmp_path, {}, bad).misses
+    assert miss.startswith("Pod bad: refused:")
+
+
+def test_a_folder_without_expectation_is_a_usage_error(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"expect\.yaml"):
+        asyncio.run(run_case(tmp_path, plane_factory=case_plane))
