@@ -49,6 +49,10 @@ class Authenticator:
         """Accepts a token that somebody else chose."""
         self._tokens[token] = User(name, (*groups, AUTHENTICATED))
 
+    def user_of(self, token: str) -> User | None:
+        """The owner of a token."""
+        return self._tokens.get(token)
+
     def authenticate(self, request: Request) -> User:
         """The user of a request; anonymous without credentials, StatusError 401 with wrong ones."""
         header = request.headers.get("authorization")

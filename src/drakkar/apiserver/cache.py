@@ -19,7 +19,7 @@ import msgspec
 
 Object = dict[str, Any]
 
-_encode = msgspec.json.Encoder().encode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 decode: Callable[[bytes], Object] = msgspec.json.Decoder(dict[str, Any]).decode
 
 #: What one table's log may hold: changes, and bytes of objects in them.
@@ -83,7 +83,7 @@ class Table:
         self.kind = kind
         self.namespaced = namespaced
         #: What stands before every tail.
-        self.head = b'{"kind":' + _encode(kind) + b',"apiVersion":' + _encode(api_version) + b","
+        self.head = b'{"kind":' + encode(kind) + b',"apiVersion":' + encode(api_version) + b","
         self._metadata = self.head + b'"metadata":{'
         self._fields = fields
         self._log_changes = log_changes
@@ -102,7 +102,7 @@ class Table:
 
     # Encoding.
 
-    def encode(self, obj: Object) -> bytes:
+    def value(self, obj: Object) -> bytes:
         """The stored form: kind, apiVersion and metadata first, no resourceVersion."""
         metadata = obj["metadata"]
         if "resourceVersion" in metadata:
@@ -111,7 +111,7 @@ class Table:
         for key, value in obj.items():
             if key not in ordered:
                 ordered[key] = value
-        return _encode(ordered)
+        return encode(ordered)
 
     def entry(self, obj: Object, value: bytes, revision: int) -> Entry:
         """The cache's form of an object whose stored form is ``value``."""
@@ -134,7 +134,7 @@ class Table:
     def tail(self, value: bytes, revision: int) -> bytes:
         """The stored form with its revision spliced in and its head cut off."""
         if not value.startswith(self._metadata):
-            value = self.encode(decode(value))
+            value = self.value(decode(value))
         return b'"metadata":{"resourceVersion":"%d",' % revision + value[len(self._metadata) :]
 
     def unrevised_tail(self, value: bytes) -> bytes:

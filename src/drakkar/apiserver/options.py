@@ -140,12 +140,20 @@ class WriteOptions:
     field_manager: str = ""
     field_validation: str = "Warn"
     force: bool = False
+    #: First part of the client's User-Agent.
+    agent: str = ""
+
+    @property
+    def manager(self) -> str:
+        """Under which name changes of fields are kept."""
+        return self.field_manager or self.agent or "unknown"
 
 
-def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
+def write_options(query: Mapping[str, str], kind: str, user_agent: str = "") -> WriteOptions:
     """Reads and checks; ``kind`` (CreateOptions ...) is named in the answer 422."""
+    agent = user_agent.partition("/")[0]
     if not query:
-        return WriteOptions()
+        return WriteOptions(agent=agent)
     validation = query.get("fieldValidation") or "Warn"
     dry_run = query.get("dryRun", "")
     errors: list[FieldError] = []
@@ -156,7 +164,7 @@ def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
         errors.append(_unsupported("dryRun", dry_run, '"All"'))
     if errors:
         raise _invalid(kind, errors)
-    return WriteOptions(dry_run == "All", query.get("fieldManager", ""), validation, query.get("force") in TRUE)
+    return WriteOptions(dry_run == "All", query.get("fieldManager", ""), validation, query.get("force") in TRUE, agent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ class Authorizer:
         if MASTERS in user.groups:
             return
         if not info.is_resource:
-            if not any(rule.allows_path(info.verb, info.path) for rule in self.rules(user, "")):
+            if not self.allows_path(user, info.verb, info.path):
                 text = f'User "{user.name}" cannot {info.verb} path "{info.path}"'
                 raise StatusError(status.forbidden("", "", "", text))
             return
@@ -191,6 +191,15 @@ class Authorizer:
             return True
         rules = self.rules(user, namespace)
         return any(rule.allows(verb, group, resource, subresource, name) for rule in rules)
+
+    def allows_path(self, user: User, verb: str, path: str) -> bool:
+        """Whether rules grant access to a path that is no resource."""
+        return self.unlimited(user) or any(rule.allows_path(verb, path) for rule in self.rules(user, ""))
+
+    @staticmethod
+    def unlimited(user: User) -> bool:
+        """Whether the user may everything."""
+        return MASTERS in user.groups
 
     def rules(self, user: User, namespace: str) -> Sequence[Rule]:
         """All rules of a subject in a namespace, those for everywhere included."""

@@ -23,10 +23,12 @@ from drakkar.api.errors import FieldError
 from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
-from drakkar.apiserver.cache import Entry, State, Table
+from drakkar.apiserver.admission import admit_pod
+from drakkar.apiserver.cache import Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
 from drakkar.apiserver.expressions import Expressions
+from drakkar.apiserver.managed import reset_paths, schema_of
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
 from drakkar.apiserver.status import StatusError
@@ -49,6 +51,9 @@ _SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 _STATUS_WRITES_METADATA = {"pods", "nodes"}
 
 Transform = Callable[[Object], Object]
+
+#: In the JSON of objects whose fields have known owners.
+_MANAGED = b'"managedFields":['
 
 
 class Registry:
@@ -117,9 +122,19 @@ class Registry:
     # Create.
 
     async def create(
-        self, view: View, namespace: str, obj: Object, options: WriteOptions, warnings: list[str]
+        self,
+        view: View,
+        namespace: str,
+        obj: Object,
+        options: WriteOptions,
+        warnings: list[str],
+        *,
+        managed: list[Object] | None = None,
     ) -> Entry:
-        """Stores a new object, given in the client's version and already checked against its schema."""
+        """Stores a new object, given in the client's version and already checked against its schema.
+
+        ``managed`` is what server-side apply says about the owners of its fields.
+        """
         served, stored = view.served, view.stored
         meta = obj.get("metadata")
         if meta is None:
@@ -140,6 +155,8 @@ class Registry:
         now = self.stamps.now()
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             meta.pop(field, None)
+        if managed:
+            meta["managedFields"] = managed
         meta["uid"] = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy = kinds.strategy_for(stored.group, stored.kind)
@@ -159,6 +176,8 @@ class Registry:
             meta.pop("generation", None)
             if stored.counts_generations:
                 meta["generation"] = 1
+        if stored.prefix == "/core/pods/":
+            admit_pod(obj, self.state.tables["/scheduling.k8s.io/priorityclasses/"])
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
@@ -210,24 +229,31 @@ class Registry:
         *,
         unconditional: bool = True,
         direct: bool = False,
+        applied: bool = False,
     ) -> Entry:
         """Replaces an object by what ``transform`` makes of it (both in the client's version).
 
         With ``unconditional`` false the new object has to name a resourceVersion where its kind
         demands that. ``direct`` is for the server's own changes: the kind's rules for clients
-        (what is kept, counted and validated) are left out.
+        (what is kept, counted and validated) are left out. ``applied``: the owners of fields are
+        already settled.
         """
         served, stored, table = view.served, view.stored, view.table
         store_key = stored.store_key(namespace, name)
         await self.idle(store_key)
         entry = self.entry(view, namespace, name)
         new = transform(view.decode(entry))
-        meta = new.setdefault("metadata", {})
+        if new.get("metadata") is None:
+            new["metadata"] = {}
+        meta = new["metadata"]
         strategy = kinds.strategy_for(stored.group, stored.kind)
         self._check_identity(view, entry, meta, strategy, unconditional)
         defaults = kinds.defaults_for(served.kind, served.version)
         if defaults is not None:
             defaults(new)
+        if not direct and not applied and _MANAGED in entry.tail:
+            self._track(view, entry, new, subresource, strategy, options)
+            meta = new["metadata"]
         if not view.hub:
             new = view.to_hub(new)
             meta = new["metadata"]
@@ -314,6 +340,68 @@ class Registry:
             else:
                 new.pop("status", None)
 
+    # Server-side apply.
+
+    async def apply(
+        self,
+        view: View,
+        namespace: str,
+        name: str,
+        subresource: str,
+        patch: Object,
+        options: WriteOptions,
+        warnings: list[str],
+    ) -> tuple[Entry, bool]:
+        """Applies a configuration; also whether that created the object."""
+        from drakkar.apiserver.apply import server_side_apply
+
+        schema = schema_of(view.served)
+        if schema is None:
+            raise StatusError(status.unknown_resource())
+        strategy = kinds.strategy_for(view.stored.group, view.stored.kind)
+        reset = reset_paths(strategy, subresource)
+        now = self.clock.time()
+        meta = patch.get("metadata") or {}
+        if (meta.get("name") or name) != name:
+            text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+            raise StatusError(status.bad_request(text))
+        await self.idle(view.stored.store_key(namespace, name))
+        if _key(namespace, name) not in view.table.entries and not subresource:
+            if meta.get("uid"):
+                text = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+                raise StatusError(status.conflict(view.served.group, view.served.plural, name, text))
+            new = server_side_apply(None, patch, options.manager, options.force, schema, "", now, reset=reset)
+            new["metadata"] = {**(new.get("metadata") or {}), "name": name}
+            managed = new["metadata"].pop("managedFields", None)
+            return await self.create(view, namespace, new, options, warnings, managed=managed), True
+
+        def transform(old: Object) -> Object:
+            merged = server_side_apply(
+                old, patch, options.manager, options.force, schema, subresource, now, reset=reset
+            )
+            return decode(encode(merged))  # nothing of the result may be shared with the inputs
+
+        entry = await self.update(view, namespace, name, subresource, transform, options, warnings, applied=True)
+        return entry, False
+
+    def _track(
+        self,
+        view: View,
+        entry: Entry,
+        new: Object,
+        subresource: str,
+        strategy: kinds.Strategy | None,
+        options: WriteOptions,
+    ) -> None:
+        """Brings the owners of fields up to date after a write that is no apply."""
+        from drakkar.apiserver.apply import track_update
+
+        schema = schema_of(view.served)
+        if schema is not None:
+            reset = reset_paths(strategy, subresource)
+            old, now = view.decode(entry), self.clock.time()
+            track_update(old, new, options.manager, "Update", schema, subresource, now, reset=reset)
+
     def creates_on_update(self, view: View) -> bool:
         """Whether a PUT of an absent object creates it."""
         strategy = kinds.strategy_for(view.stored.group, view.stored.kind)
@@ -377,7 +465,7 @@ class Registry:
     async def remove(self, view: View, entry: Entry, dry_run: bool, last: Object | None = None) -> Entry:
         """Removes an object at once; ``last`` is its last state where that differs from the stored one."""
         stored, table = view.stored, view.table
-        final = table.entry(last, table.encode(last), entry.revision) if last is not None else entry
+        final = table.entry(last, table.value(last), entry.revision) if last is not None else entry
         if dry_run:
             return final
         store_key = stored.store_key(entry.namespace, entry.name)
@@ -391,7 +479,7 @@ class Registry:
         self, view: View, store_key: str, entry: Entry | None, obj: Object, dry_run: bool, old: Object | None = None
     ) -> Entry:
         stored, table = view.stored, view.table
-        value = table.encode(obj)
+        value = table.value(obj)
         new = table.entry(obj, value, 0)
         if dry_run:
             kept = entry.revision if entry is not None else 0

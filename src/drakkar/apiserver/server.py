@@ -17,8 +17,8 @@ import msgspec
 from drakkar.api.clock import Clock
 from drakkar.api.features import Features
 from drakkar.api.wire import Request, Response
-from drakkar.apiserver import bootstrap, paths, pods, status
-from drakkar.apiserver.auth import ANONYMOUS, Authenticator, User
+from drakkar.apiserver import bootstrap, paths, pods, reviews, status
+from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
 from drakkar.apiserver.bodies import Bodies
 from drakkar.apiserver.cache import Entry, State
 from drakkar.apiserver.catalog import Catalog, Served
@@ -126,6 +126,8 @@ class ApiServer:
 
     async def _answer(self, request: Request) -> Response:
         user = self.authenticator.authenticate(request)
+        if "impersonate-user" in request.headers:
+            user = self._impersonated(request, user)
         query = dict(request.query)
         info = parse(request, query)
         if not info.is_resource:
@@ -160,6 +162,14 @@ class ApiServer:
             return await self._write(request, info, served, query, user)
         finally:
             self._writing -= 1
+
+    def _impersonated(self, request: Request, user: User) -> User:
+        """Whom the client wants to be, if it may."""
+        name = request.headers["impersonate-user"]
+        groups = tuple(part.strip() for part in request.headers.get("impersonate-group", "").split(",") if part.strip())
+        for resource, value in (("users", name), *(("groups", group) for group in groups)):
+            self.authorizer.check(user, RequestInfo("impersonate", request.path, "", "", resource, "", value))
+        return User(name, groups if AUTHENTICATED in groups else (*groups, AUTHENTICATED))
 
     def _check_verb(self, request: Request, info: RequestInfo, served: Served) -> None:
         """404 for subresources that there are not, 405 for methods that a path does not take."""
@@ -261,7 +271,7 @@ class ApiServer:
         return await self._delete(request, info, view, namespace, query)
 
     async def _create(self, request: Request, view: View, namespace: str, query: Mapping[str, str]) -> Response:
-        options = write_options(query, "CreateOptions")
+        options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         warnings: list[str] = []
         obj = self.bodies.read(request, view.served, options, warnings)
@@ -271,7 +281,7 @@ class ApiServer:
     async def _update(
         self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
     ) -> Response:
-        options = write_options(query, "UpdateOptions")
+        options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         warnings: list[str] = []
         obj = self.bodies.read(request, view.served, options, warnings)
@@ -295,7 +305,7 @@ class ApiServer:
     async def _patch(
         self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
     ) -> Response:
-        options = write_options(query, "PatchOptions")
+        options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         kind = patch_type(request.headers.get("content-type", ""))
         warnings: list[str] = []
@@ -341,7 +351,7 @@ class ApiServer:
     async def _create_subresource(
         self, request: Request, info: RequestInfo, view: View, query: Mapping[str, str]
     ) -> Response:
-        options = write_options(query, "CreateOptions")
+        options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         sub = view.served.subresources[info.subresource]
         body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
         if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
@@ -354,7 +364,20 @@ class ApiServer:
 
     async def _compute(self, request: Request, info: RequestInfo, served: Served, user: User) -> Response:
         """Resources that store nothing: reviews, and bindings posted to their own collection."""
-        raise StatusError(status.unknown_resource())
+        if served.plural == "bindings":
+            pod_view = self.registry.view(self._served("", "v1", "pods"))
+            body = self.bodies.read_as(request, "", "v1", "Binding")
+            name = (body.get("metadata") or {}).get("name") or ""
+            await pods.bind(self.registry, pod_view, info.namespace, name, body, write_options({}, "CreateOptions"))
+            return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
+        body = self.bodies.read_as(request, served.group, served.version, served.kind)
+        answer = reviews.answer(served, body, user, self.authorizer, self.authenticator)
+        return Response(201, dict(_HEADERS), _encode(answer))
+
+    def _served(self, group: str, version: str, plural: str) -> Served:
+        found = self.catalog.find(group, version, plural)
+        assert found is not None
+        return found
 
 
 def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: list[str] | None = None) -> Response:

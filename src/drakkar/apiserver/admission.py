@@ -1,0 +1,69 @@
+"""What the server adds to pods when they are created: priority, and patience with sick nodes.
+
+Order and texts are upstream's (plugins Priority and DefaultTolerationSeconds). Service
+account tokens are not mounted: nodes of an embedded plane have nothing to show them to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drakkar.api.names import TAINT_NOT_READY, TAINT_UNREACHABLE
+from drakkar.apiserver import status
+from drakkar.apiserver.cache import Table
+from drakkar.apiserver.status import StatusError
+
+Object = dict[str, Any]
+
+#: How long a pod stays on a node that is not ready or cannot be reached, in seconds.
+TOLERATION_SECONDS = 300
+
+
+def admit_pod(pod: Object, priority_classes: Table) -> None:
+    """Completes a pod in place; StatusError 403 when it names a priority class that there is not."""
+    spec: Object = pod.setdefault("spec", {})
+    _set_priority(pod, spec, priority_classes)
+    tolerations: list[Object] = spec.get("tolerations") or []
+    missing = [taint for taint in (TAINT_NOT_READY, TAINT_UNREACHABLE) if not _tolerated(tolerations, taint)]
+    if missing:
+        spec["tolerations"] = tolerations + [
+            {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}
+            for taint in missing
+        ]
+
+
+def _tolerated(tolerations: list[Object], taint: str) -> bool:
+    return any(
+        (toleration.get("key") == taint or not toleration.get("key"))
+        and toleration.get("effect") in (None, "", "NoExecute")
+        for toleration in tolerations
+    )
+
+
+def _set_priority(pod: Object, spec: Object, classes: Table) -> None:
+    name = spec.get("priorityClassName") or ""
+    found: Object | None = None
+    if name:
+        entry = classes.entries.get(name)
+        if entry is None:
+            text = f"no PriorityClass with name {name} was found"
+            raise StatusError(status.forbidden("", "pods", pod["metadata"].get("name") or "", text))
+        found = classes.decode(entry)
+    else:
+        for entry in classes.entries.values():
+            candidate = classes.decode(entry)
+            if candidate.get("globalDefault"):
+                found = candidate
+                spec["priorityClassName"] = entry.name
+                break
+    value = int(found.get("value", 0)) if found is not None else 0
+    given = spec.get("priority")
+    if given is not None and given != value:
+        text = (
+            f"the integer value of priority ({given}) must not be provided in pod spec; "
+            f"priority admission controller computed {value} from the given PriorityClass name"
+        )
+        raise StatusError(status.forbidden("", "pods", pod["metadata"].get("name") or "", text))
+    spec["priority"] = value
+    if spec.get("preemptionPolicy") is None:
+        spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy") or "PreemptLowerPriority"

@@ -1,0 +1,27 @@
+"""Where the registry meets server-side apply: what an endpoint ignores, and who owns what.
+
+Owners of fields are tracked from the first apply on; until then an object carries none, and
+what was there before is owned by ``before-first-apply``, as upstream does for old objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drakkar.api.rules import Strategy
+from drakkar.apiserver.catalog import Served
+from drakkar.apiserver.schema import SchemaNode, schemas
+
+Object = dict[str, Any]
+
+
+def reset_paths(strategy: Strategy | None, subresource: str) -> tuple[tuple[str, ...], ...] | None:
+    """Paths that an apply to this endpoint ignores; None for the usual ones."""
+    if strategy is None:
+        return None
+    return tuple((f"f:{name}",) for name in strategy.reset_fields.get(subresource, ()))
+
+
+def schema_of(served: Served) -> SchemaNode | None:
+    """The schema whose markers say how lists and maps merge."""
+    return schemas().for_kind(served.group, served.version, served.kind)
