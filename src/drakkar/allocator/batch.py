@@ -50,20 +50,6 @@ def numbered_shares() -> Callable[[], str]:
     return lambda: f"00000000-0000-4000-8000-{next(numbers):012d}"
 
 
-def channel_of(switches: Switches) -> str:
-    """The variant of upstream's allocator that these features select."""
-    if (
-        switches.ListTypeAttributes
-        or switches.OptionalNodeOperations
-        or switches.DerivedAttributes
-        or switches.CompatibilityGroups
-    ):
-        return "experimental"
-    if switches.DeviceBindingAndStatus or switches.ConsumableCapacity or switches.FractionalCapacityRange:
-        return "incubating"
-    return "stable"
-
-
 def answer(
     scenario: dict[str, Any], policy: str = "drakkar", cel: Cel | None = None, budget: int = DEFAULT_BUDGET
 ) -> dict[str, Any]:
@@ -80,7 +66,7 @@ def answer(
         if wanted == "any" and nodes[-1]["fits"]:
             break
     found: dict[str, Any] = {key: scenario[key] for key in ("id", "family") if key in scenario}
-    found["channel"] = channel_of(inventory.switches)
+    found["channel"] = inventory.switches.variant
     found["nodes"] = nodes
     return found
 

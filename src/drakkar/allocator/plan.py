@@ -214,13 +214,16 @@ class _Planner:
         self._switches = snapshot.switches
         self._known = snapshot.world.classes
         self._classes = classes
+        # Upstream's oldest variant does not know capacity requests, so it does not refuse them either.
+        self._capacity_off = not snapshot.switches.ConsumableCapacity and snapshot.switches.variant != "stable"
 
     def claim(self, spec: ResourceClaimSpec) -> ClaimPlan:
         requests = tuple(self.request(request) for request in spec.devices.requests or ())
         constraints: list[ConstraintPlan] = []
         fault: FaultNote | None = None
         for constraint in spec.devices.constraints or ():
-            made = _constraint(constraint)
+            # Upstream's oldest variant knows matchAttribute only.
+            made = _constraint(constraint, self._switches.variant != "stable")
             if made is None:
                 fault = ("constraint-unknown", "a constraint is neither matchAttribute nor distinctAttribute")
                 break
@@ -236,7 +239,7 @@ class _Planner:
                 fault = ("feature-off", f"request {request.name} needs DRAPrioritizedList, which is off")
                 return RequestPlan(request.name, (), True, fault)
             fault = None
-            if not self._switches.ConsumableCapacity and any(sub.capacity is not None for sub in ranked):
+            if self._capacity_off and any(sub.capacity is not None for sub in ranked):
                 fault = ("feature-off", f"request {request.name} needs DRAConsumableCapacity, which is off")
             alternatives = tuple(self.alternative(request.name, f"{request.name}/{sub.name}", sub) for sub in ranked)
             return RequestPlan(request.name, alternatives, True, fault)
@@ -268,7 +271,7 @@ class _Planner:
         self, made: Alternative, found: ExactDeviceRequest | DeviceSubRequest, admin: bool | None, mode: str
     ) -> FaultNote | None:
         switches = self._switches
-        if found.capacity is not None and not switches.ConsumableCapacity:
+        if found.capacity is not None and self._capacity_off:
             return ("feature-off", f"request {made.name} needs DRAConsumableCapacity, which is off")
         if found.derivedAttributes and not switches.DerivedAttributes:
             return ("feature-off", f"request {made.name} needs DRADerivedAttributes, which is off")
@@ -311,10 +314,10 @@ def _collect(
     return None
 
 
-def _constraint(constraint: DeviceConstraint) -> ConstraintPlan | None:
+def _constraint(constraint: DeviceConstraint, distinct: bool) -> ConstraintPlan | None:
     names = frozenset(constraint.requests or ())
     if constraint.matchAttribute is not None:
         return ConstraintPlan(constraint.matchAttribute, False, names)
-    if constraint.distinctAttribute is not None:
+    if constraint.distinctAttribute is not None and distinct:
         return ConstraintPlan(constraint.distinctAttribute, True, names)
     return None

@@ -153,7 +153,7 @@ def is_damaged(row: DeviceRecord) -> bool:
 class Selector:
     """One expression and what it says about every device asked so far."""
 
-    __slots__ = ("_columns", "_memo", "fault", "program", "results", "text")
+    __slots__ = ("_columns", "_errors", "_memo", "fault", "program", "results", "text")
 
     def __init__(self, text: str, table: SelectorTable) -> None:
         self.text = text
@@ -168,6 +168,8 @@ class Selector:
             self.fault = error
         self.results = bytearray()
         self._memo: dict[Any, int] = {}
+        #: The errors among them, because some expressions take long to fail.
+        self._errors: dict[Any, Exception] = {}
         self._columns: list[Column] | None = None
         if self.program is not None and self.program.reads is not None:
             reads = sorted((tuple(read) for read in self.program.reads), key=str)
@@ -180,7 +182,9 @@ class Selector:
             self.results.extend(bytes((ERROR,)) * (len(rows) - start))
             return
         if self._columns is None:
-            self.results.extend(self._ask(row, table) for row in rows[start:])
+            for row in rows[start:]:
+                answer = self._evaluate(row, table)
+                self.results.append(ERROR if isinstance(answer, Exception) else YES if answer else NO)
             return
         for column in self._columns:
             column.extend(rows)
@@ -188,14 +192,21 @@ class Selector:
         keys = list(zip(*(column.codes[start:] for column in self._columns), strict=True))
         for offset, key in enumerate(keys):
             if key not in memo:
-                memo[key] = self._ask(rows[start + offset], table)
+                answer = self._evaluate(rows[start + offset], table)
+                memo[key] = ERROR if isinstance(answer, Exception) else YES if answer else NO
+                if isinstance(answer, Exception):
+                    self._errors[key] = answer.with_traceback(None)
         self.results.extend([memo[key] for key in keys])
-
-    def _ask(self, row: DeviceRecord, table: SelectorTable) -> int:
-        return ERROR if isinstance(answer := self.ask(row, table), Exception) else YES if answer else NO
 
     def ask(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
         """The answer for one device, or the error that the expression ends in."""
+        if self._columns is not None and 0 <= row.id < len(self.results):
+            key = tuple(column.codes[row.id] for column in self._columns)
+            known = self._errors.get(key)
+            return self.results[row.id] == YES if known is None else known
+        return self._evaluate(row, table)
+
+    def _evaluate(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
         if self.program is None:
             return self.fault or ParseError(self.text)
         try:

@@ -29,6 +29,15 @@ class Switches:
     PartitionableDevices: bool = True
     PrioritizedList: bool = True
 
+    @property
+    def variant(self) -> str:
+        """Which of upstream's three allocators these features select: stable, incubating or experimental."""
+        if self.ListTypeAttributes or self.OptionalNodeOperations or self.DerivedAttributes or self.CompatibilityGroups:
+            return "experimental"
+        if self.DeviceBindingAndStatus or self.ConsumableCapacity or self.FractionalCapacityRange:
+            return "incubating"
+        return "stable"
+
     @staticmethod
     def from_names(names: Mapping[str, bool] | None) -> Switches:
         """Switches of a scenario of the oracle: all off unless named; None means the defaults."""
