@@ -47,7 +47,9 @@ class ControllerSettings:
     #: Whether the server has PodGroups (scheduling.k8s.io/v1beta1).
     pod_groups: bool = False
     #: Keys each controller works on at a time, where that differs from 4.
-    workers: Mapping[str, int] = field(default_factory=lambda: {"garbage": 2, "namespaces": 2})
+    workers: Mapping[str, int] = field(
+        default_factory=lambda: {"tainteviction": 16, "nodeeviction": 16, "node-loss": 16, "namespaces": 2}
+    )
 
 
 Factory = Callable[[Client, Clock, ControllerSettings], Controller]

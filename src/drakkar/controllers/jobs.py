@@ -244,7 +244,9 @@ class _Pass:
         held = self._delayed() if verdict is None else set[str]()
         untrack = [_untrack(pod) for pod in self.count.untrack if uid_of(pod) not in held]
         status = self._status(verdict, done=verdict is not None and self._is_over(untrack))
-        return [*status, *untrack, *pod_writes, *timers]
+        # Events last: nothing waits for them.
+        writes: list[Write] = [*status, *untrack, *pod_writes, *timers]
+        return sorted(writes, key=lambda write: isinstance(write, Record))
 
     # counting
 

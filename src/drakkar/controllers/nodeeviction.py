@@ -81,9 +81,9 @@ class NodeEviction:
         self._pending.discard(uid_of(pod))
         condition = disruption_patch(pod, names.REASON_NODE_TAINT, MESSAGE, now)
         return [
-            Record(POD, pod, "Normal", EVENT, f"Marking for deletion Pod {key}"),
             *([condition] if condition else []),
             Delete(POD, namespace_of(pod), name_of(pod), uid=uid_of(pod)),
+            Record(POD, pod, "Normal", EVENT, f"Marking for deletion Pod {key}"),
         ]
 
     def _due(self, pod: Object) -> float | None:

@@ -271,9 +271,9 @@ class TaintEviction:
             self._evicted.setdefault(rule, set()).add(uid_of(pod))
         condition = disruption_patch(pod, names.REASON_DEVICE_TAINT, MESSAGE, now)
         return [
-            Record(POD, pod, "Normal", EVENT, "Marking for deletion"),
             *([condition] if condition else []),
             Delete(POD, namespace_of(pod), name_of(pod), uid=uid_of(pod)),
+            Record(POD, pod, "Normal", EVENT, "Marking for deletion"),
         ]
 
     def _settle(self, uid: str, due: Due | None) -> bool:
@@ -328,13 +328,9 @@ class TaintEviction:
             "observedGeneration": rule.metadata.generation,
             "lastTransitionTime": timestamp(self._clock.time()),
         }
-        body: Object = {
-            "apiVersion": DEVICETAINTRULE.api_version,
-            "kind": DEVICETAINTRULE.kind,
-            "metadata": {"name": name, "uid": uid_of(rule)},
-            "status": {"conditions": [condition]},
-        }
-        return [Patch(DEVICETAINTRULE, "", name, body, "apply", "status")]
+        # A patch by key, not an apply: it needs no managedFields, and nobody else writes this condition.
+        body: Object = {"metadata": {"uid": uid_of(rule)}, "status": {"conditions": [condition]}}
+        return [Patch(DEVICETAINTRULE, "", name, body, "strategic", "status")]
 
     def _rule_state(self, rule: DeviceTaintRule) -> tuple[str, str, str]:
         """Status, reason and message of the condition."""

@@ -16,7 +16,7 @@ from tests.unit.controllers.world import Harness, World, failure
 THING = Kind("x.y", "v1", "Thing", "things", True)
 VERBS = ["list", "delete"]
 SERVED = {
-    "/apis": {"groups": [{"preferredVersion": {"groupVersion": "x.y/v1"}}, {"preferredVersion": {"groupVersion": "z/v1"}}]},
+    "/apis": {"groups": [{"preferredVersion": {"groupVersion": version}} for version in ("x.y/v1", "z/v1")]},
     "/api/v1": {
         "resources": [
             {"kind": "Pod", "name": "pods", "namespaced": True, "verbs": VERBS},
