@@ -161,7 +161,7 @@ def _signed(value: int) -> int:
 class _Field:
     """One compiled field."""
 
-    __slots__ = ("kind", "message", "name", "optional", "pointer", "repeated", "special")
+    __slots__ = ("kind", "message", "name", "optional", "plain", "pointer", "repeated", "special")
 
     def __init__(self, facts: _FieldFacts) -> None:
         self.name = facts.j
@@ -169,6 +169,8 @@ class _Field:
         self.repeated = facts.r
         self.pointer = facts.p
         self.optional = facts.o
+        #: A single string, the most frequent kind of field.
+        self.plain = facts.k == "s" and not facts.r
         #: Reads a whole sub-message to a JSON value; None means "not there".
         self.special = _SPECIAL.get(facts.t) if facts.t else None
         self.message = facts.t
@@ -205,7 +207,12 @@ class _Message:
                 stop = at + size
                 if stop > end:
                     raise _Malformed("unexpected end of message")
-                _put_bytes(result, field, data, at, stop, depth)
+                if field.plain:
+                    text = data[at:stop].decode()
+                    if text or not field.optional or field.pointer:
+                        result[field.name] = text
+                else:
+                    _put_bytes(result, field, data, at, stop, depth)
                 at = stop
             elif wire == 0:
                 value = data[at]
@@ -286,6 +293,18 @@ _ZERO: dict[str, Callable[[], Any]] = {"s": str, "y": str, "i": int, "b": bool, 
 
 def _entry(field: _Field, data: bytes, at: int, stop: int, depth: int) -> tuple[str, Any]:
     """Key and value of a map entry; what is absent is the zero of its type."""
+    # As Go writes entries: a short key, then the value.
+    if stop - at > 2 and data[at] == 0x0A and data[at + 1] < 0x80:
+        middle = at + 2 + data[at + 1]
+        if stop - middle >= 2 and data[middle] == 0x12 and data[middle + 1] < 0x80:
+            start = middle + 2
+            if start + data[middle + 1] == stop and field.kind in "sm":
+                key = data[at + 2 : middle].decode()
+                if field.kind == "s":
+                    return key, data[start:stop].decode()
+                value = _sub(field, data, start, stop, depth)
+                if value is not None:
+                    return key, value
     key, value, given = "", None, False
     for number, item in _scan(data, at, stop):
         if number == 1:
@@ -344,6 +363,8 @@ def _micro_time(data: bytes, depth: int) -> str | None:
 
 
 def _quantity(data: bytes, depth: int) -> str:
+    if len(data) > 2 and data[0] == 0x0A and data[1] == len(data) - 2:
+        return data[2:].decode()
     for number, value in _scan(data, 0, len(data)):
         if number == 1 and isinstance(value, bytes):
             return value.decode() or "0"

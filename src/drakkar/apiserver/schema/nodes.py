@@ -42,6 +42,7 @@ class SchemaNode:
         "defaulted",
         "embedded",
         "enum",
+        "exact",
         "format",
         "has_default",
         "items",
@@ -69,6 +70,8 @@ class SchemaNode:
         self.required: tuple[str, ...] = ()
         self.enum: tuple[Any, ...] = ()
         self.format = ""
+        #: Python type that needs no further look: str or bool; None where the value matters.
+        self.exact: type | None = {"string": str, "boolean": bool}.get(kind)
         #: ``atomic``, ``set``, ``map`` or empty (as OpenAPI marks lists; empty means atomic).
         self.list_type = ""
         #: Fields that name an element of a list of type ``map``.
@@ -239,6 +242,8 @@ class Schemas:
         if "enum" in schema:
             node.enum = tuple(schema["enum"])
         node.format = schema.get("format", node.format)
+        if node.format == "byte":
+            node.exact = None
         node.list_type = schema.get("x-kubernetes-list-type", node.list_type)
         node.map_keys = tuple(schema.get("x-kubernetes-list-map-keys", node.map_keys))
         node.map_type = schema.get("x-kubernetes-map-type", node.map_type)

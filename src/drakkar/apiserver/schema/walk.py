@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from drakkar.api.errors import ParseError
@@ -55,9 +56,8 @@ def check(obj: dict[str, Any], schema: SchemaNode) -> list[str]:
     Raises:
         StatusError: 400 when a value has the wrong type.
     """
-    faults: list[str] = []
     try:
-        _check(obj, schema, faults)
+        faults = _check(obj, schema) or []
     except _TypeFault as fault:
         kind = str(obj.get("kind", ""))
         version = str(obj.get("apiVersion", "")).rpartition("/")[2]
@@ -74,9 +74,10 @@ def strict_error(obj: dict[str, Any], faults: list[str]) -> dict[str, Any]:
     return status.bad_request(text)
 
 
-def _check(value: Any, node: SchemaNode, faults: list[str]) -> None:
-    """Adds paths of unknown fields below ``value`` to ``faults``; None is any type's zero, as in Go."""
+def _check(value: Any, node: SchemaNode) -> list[str] | None:
+    """Paths of unknown fields below ``value``, None when there are none; null is any type's zero, as in Go."""
     kind = node.kind
+    found: list[str] | None = None
     if kind == "struct":
         if type(value) is not dict:
             raise _wrong(value, node)
@@ -87,58 +88,55 @@ def _check(value: Any, node: SchemaNode, faults: list[str]) -> None:
                 if node.preserve:
                     continue
                 if node.additional is None:
-                    faults.append(name)
+                    found = found or []
+                    found.append(name)
                     continue
                 field = node.additional
-            if item is None:
+            if item is None or type(item) is field.exact:
                 continue
-            if field.kind == "string" and type(item) is str and field.format != "byte":
-                continue
-            found = len(faults)
             try:
-                _check(item, field, faults)
+                below = _check(item, field)
             except _TypeFault as fault:
                 fault.path.append(name)
                 fault.owner = fault.owner or node.go_name
                 raise
-            if len(faults) != found:
-                _prefix(faults, found, name)
+            if below:
+                found = _prefixed(found, name, below)
     elif kind == "list":
         if type(value) is not list:
             raise _wrong(value, node)
         items = node.items
         if items is None:
-            return
+            return None
         for index, item in enumerate(value):
-            if item is None:
+            if item is None or type(item) is items.exact:
                 continue
-            found = len(faults)
-            _check(item, items, faults)
-            if len(faults) != found:
-                _prefix(faults, found, f"[{index}]")
+            below = _check(item, items)
+            if below:
+                found = _prefixed(found, f"[{index}]", below)
     elif kind == "map":
         if type(value) is not dict:
             raise _wrong(value, node)
         values = node.additional
         if values is None:
-            return
+            return None
         for name, item in value.items():
-            if item is None or (values.kind == "string" and type(item) is str and values.format != "byte"):
+            if item is None or type(item) is values.exact:
                 continue
-            found = len(faults)
-            _check(item, values, faults)
-            if len(faults) != found:
-                _prefix(faults, found, name)
+            below = _check(item, values)
+            if below:
+                found = _prefixed(found, name, below)
     else:
         scalar = _SCALARS.get(kind)
         if scalar is not None:
             scalar(value, node)
+    return found
 
 
-def _prefix(faults: list[str], start: int, name: str) -> None:
-    for index in range(start, len(faults)):
-        path = faults[index]
-        faults[index] = name + path if path.startswith("[") else f"{name}.{path}"
+def _prefixed(found: list[str] | None, name: str, below: list[str]) -> list[str]:
+    """``found`` and the paths of a child, which gets its name in front."""
+    named = [name + path if path.startswith("[") else f"{name}.{path}" for path in below]
+    return named if found is None else found + named
 
 
 def _json_word(value: Any) -> str:
@@ -309,7 +307,12 @@ def _prune_value(value: Any, node: SchemaNode) -> None:
 
 
 def _canonical(value: Any) -> str:
-    return Quantity.parse(value if type(value) is str else str(value)).canonical()
+    return _canonical_text(value if type(value) is str else str(value))
+
+
+@lru_cache(maxsize=16384)
+def _canonical_text(text: str) -> str:
+    return Quantity.parse(text).canonical()
 
 
 def apply_schema_defaults(obj: dict[str, Any], schema: SchemaNode) -> None:
