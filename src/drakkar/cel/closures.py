@@ -8,20 +8,24 @@ and name, compared with a constant) becomes one closure each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
-from drakkar.cel.access import ROOT, Aliases, Path, path_of
+from drakkar.cel.access import ROOT, Aliases, Path, path_of, presence_path
 from drakkar.cel.errors import EvaluationError, no_overload, no_such_key
 from drakkar.cel.folding import Constants, is_set_membership
 from drakkar.cel.library import FUNCTIONS
 from drakkar.cel.members import has, not_iterable, select, select_optional
 from drakkar.cel.syntax import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, StructNode
-from drakkar.cel.values import Optional, Uint, equals, from_key, is_map, to_key
+from drakkar.cel.values import Optional, Uint, equals, from_key, is_map, kind_of, to_key
 
 Env: TypeAlias = list[Any]
 Closure: TypeAlias = Callable[[Env], Any]
 
 _UNSET: Final = object()
+#: How many answers of a regular expression are kept.
+_REMEMBERED: Final = 512
+#: Parsing functions; with constant arguments they run once.
+_EARLY: Final = frozenset(("quantity", "semver", "ip", "cidr", "url"))
 
 
 def build(node: Node, constants: Constants) -> tuple[Closure, int]:
@@ -78,8 +82,9 @@ class _Builder:
                 return _and(*(self.build(arg, aliases, slots) for arg in node.args))
             case "_||_":
                 return _or(*(self.build(arg, aliases, slots) for arg in node.args))
-            case "_?:_" | "_?_:_":
-                return _conditional(*(self.build(arg, aliases, slots) for arg in node.args), pos)
+            case "_?_:_":
+                condition, yes, no = (self.build(arg, aliases, slots) for arg in node.args)
+                return _conditional(condition, yes, no, pos)
             case "_?._":
                 field = node.args[1]
                 assert isinstance(field, Literal)
@@ -90,13 +95,21 @@ class _Builder:
                 return _positioned(lambda env: select_optional(operand(env), name), pos)
             case "or" | "orValue":
                 return self._or_value(node, aliases, slots)
+            case "matches" if node.operands[1] in self._constants:
+                pattern = self._constants[node.operands[1]]
+                return _matches(self.build(node.operands[0], aliases, slots), pattern, pos)
             case "@in" | "_==_":
                 fused = self._fused(node, aliases, slots)
                 if fused is not None:
                     return fused
             case _:
                 pass
-        args = [self.build(operand, aliases, slots) for operand in node.operands]
+        operands = node.operands
+        if function in _EARLY and all(operand in self._constants for operand in operands):
+            return _early(FUNCTIONS[function], [self._constants[operand] for operand in operands], pos)
+        if function == "hasValue" and (path := presence_path(operands[0], aliases)) and len(path) == 3:
+            return _in_domain(path[:2], path[2])
+        args = [self.build(operand, aliases, slots) for operand in operands]
         return _apply(FUNCTIONS[function], args, pos)
 
     def _fused(self, node: Call, aliases: Aliases, slots: dict[str, Closure]) -> Closure | None:
@@ -121,6 +134,9 @@ class _Builder:
         optional = self.build(node.target, aliases, slots)
         other = self.build(node.args[0], aliases, slots)
         function, wrapped = node.function, node.function == "or"
+        path = presence_path(node.target, aliases)
+        if path is not None and len(path) == 3 and not wrapped:
+            return _value_or(path, other)
 
         def run(env: Env) -> Any:
             value = optional(env)
@@ -294,6 +310,14 @@ def _unknown_type(name: str, pos: int) -> Closure:
     return _positioned(run, pos)
 
 
+def _early(function: Callable[..., Any], args: list[Any], pos: int) -> Closure:
+    """A pure function of constants, computed once; its failure is kept for evaluation."""
+    try:
+        return _constant(function(*args))
+    except EvaluationError:
+        return _positioned(lambda env: function(*args), pos)
+
+
 def _apply(function: Callable[..., Any], args: list[Closure], pos: int) -> Closure:
     if len(args) == 1:
         (only,) = args
@@ -389,6 +413,23 @@ def _optional_in_domain(path: Path, key: str) -> Closure:
     return run
 
 
+def _value_or(path: Path, other: Closure) -> Closure:
+    kind, domain, name = path
+    if kind == "attributes":
+
+        def attribute(env: Env) -> Any:
+            inner = env[0].attributes[domain]
+            return inner[name] if name in inner else other(env)
+
+        return attribute
+
+    def capacity(env: Env) -> Any:
+        inner = env[0].capacity[domain]
+        return inner[name] if name in inner else other(env)
+
+    return capacity
+
+
 def _equals_text(path: Path, text: str, pos: int, operator: int) -> Closure:
     if path == ("driver",):
         return lambda env: env[0].driver == text
@@ -420,6 +461,26 @@ def _member(item: Closure, constants: list[Any]) -> Closure:
         return type(value) in (int, Uint, float) and value in numbers
 
     return run
+
+
+def _matches(text: Closure, pattern: Any, pos: int) -> Closure:
+    """A constant pattern. Attribute values repeat from device to device, so answers are remembered."""
+    function = FUNCTIONS["matches"]
+    known: dict[str, bool] = {}
+
+    def run(env: Env) -> bool:
+        value = text(env)
+        if type(value) is str:
+            found = known.get(value)
+            if found is not None:
+                return found
+        result = function(value, pattern)
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[value] = result
+        return result
+
+    return _positioned(run, pos)
 
 
 # Logic.
@@ -491,8 +552,9 @@ def _conditional(condition: Closure, yes: Closure, no: Closure, pos: int) -> Clo
 
 def iterate(value: Any, pairs: bool) -> Iterable[Any]:
     """What a loop runs over: elements or keys; with ``pairs`` (index, element) or (key, value)."""
-    if type(value) is list:
-        return enumerate(value) if pairs else value
+    if kind_of(value) is list:
+        items = cast("list[Any]", value)
+        return enumerate(items) if pairs else items
     if is_map(value):
         if pairs:
             return [(from_key(key), item) for key, item in value.items()]

@@ -122,6 +122,8 @@ class _Limit:
 
 
 _ATTRIBUTE: Final = _Limit(_MAX_VALUE)
+#: What is not said by the reference implementation's declarations: elements of attributes are bounded, too.
+_ATTRIBUTE_ELEMENT: Final = _Limit(_MAX_VALUE)
 
 
 def _domains(element: _Limit) -> _Limit:
@@ -140,13 +142,13 @@ _DEVICE: Final = _Limit(
 )
 
 
-def _limit_of(path: tuple[str, ...] | None) -> Size | None:
+def _limit_of(path: tuple[str, ...] | None, tight: bool) -> Size | None:
     if not path or path[0] != "device":
         return None
     limit: _Limit | None = _DEVICE
     for step in path[1:]:
         if step in ("@items", "@values"):
-            limit = limit.element
+            limit = _ATTRIBUTE_ELEMENT if tight and limit is _ATTRIBUTE else limit.element
         elif step == "@keys":
             limit = limit.key
         elif step in limit.fields:
@@ -161,15 +163,24 @@ def _limit_of(path: tuple[str, ...] | None) -> Size | None:
 
 
 def estimate(node: Node) -> int:
-    """The greatest cost of evaluating the checked tree; :data:`SATURATED` at most."""
-    return _Estimator().cost(node)
+    """The greatest cost of evaluating the checked tree, as an API server sees it; :data:`SATURATED` at most."""
+    return _Estimator(tight=False).cost(node)
+
+
+def bound(node: Node) -> int:
+    """A closer bound than :func:`estimate`: it follows sizes through optional values, opaque types and list elements.
+
+    Where it stays below the limit, evaluation need not count.
+    """
+    return _Estimator(tight=True).cost(node)
 
 
 _Result = tuple[int, Size | None]
 
 
 class _Estimator:
-    def __init__(self) -> None:
+    def __init__(self, *, tight: bool) -> None:
+        self._tight = tight
         self._paths: dict[int, tuple[str, ...]] = {}
         self._sizes: dict[int, Size] = {}
         self._entries: dict[int, EntrySize] = {}
@@ -224,12 +235,14 @@ class _Estimator:
         found = self._sizes.get(id(node)) or _literal_size(node)
         if found is not None:
             return found
-        limit = _limit_of(self.path(node))
+        limit = _limit_of(self.path(node), self._tight)
         if limit is not None:
             self._sizes[id(node)] = limit
             return limit
         if _is_scalar(node.type):
             return Size(1, 1)
+        if self._tight and (node.type.name in _OPAQUE_SIZES):
+            return Size(0, _OPAQUE_SIZES[node.type.name])
         if isinstance(node, Ident) and (variable := self._peek(node.name)) is not None:
             return variable.size
         return None
@@ -249,7 +262,7 @@ class _Estimator:
         """Type and size of the elements of a list whose type is known."""
         if not node.type.params:
             return None
-        limit = _limit_of((*self.path(node), "@items")) if self.path(node) else None
+        limit = _limit_of((*self.path(node), "@items"), self._tight) if self.path(node) else None
         return node.type.params[0], limit or UNKNOWN
 
     # Nodes.
@@ -287,9 +300,31 @@ class _Estimator:
                 self._paths[id(node)] = (*self.path(node.args[0]), step)
             if result is None:
                 result = self._known_size(node)
+        if self._tight and result is None:
+            result = self._through(node)
         if result is not None:
             self._sizes[id(node)] = result
         return _add(total, worst)
+
+    def _through(self, node: Call) -> Size | None:
+        """Size of what an optional access hands on."""
+        match node.function:
+            case "_?._" | "_[?_]":
+                field = node.args[1]
+                step = str(field.value) if isinstance(field, Literal) and node.function == "_?._" else "@values"
+                self._paths[id(node)] = (*self.path(node.args[0]), step)
+                return self._known_size(node)
+            case "value" | "optional.of" | "optional.ofNonZeroValue" | "or" | "orValue":
+                first, *rest = node.operands
+                if all(_small(one) for one in rest):
+                    self._paths[id(node)] = self.path(first)
+                size = self._known_size(first)
+                for one in rest:
+                    other = self._known_size(one)
+                    size = size.union(other) if size and other else None
+                return size
+            case _:
+                return None
 
     def _copy(self, node: Node, source: Node) -> None:
         size = self._known_size(source)
@@ -421,6 +456,10 @@ class _Estimator:
             case _:
                 return _add(1, arguments), None
 
+    def _join_entries(self, node: Node, one: EntrySize | None, other: EntrySize | None) -> None:
+        if one and other:
+            self._entries[id(node)] = EntrySize(one.kind, one.key.union(other.key), one.value.union(other.value))
+
 
 def _literal_size(node: Node) -> Size | None:
     if isinstance(node, Literal):
@@ -433,6 +472,21 @@ def _literal_size(node: Node) -> Size | None:
     return None
 
 
+def _small(node: Node) -> bool:
+    """Whether a constant holds nothing larger than an attribute may hold."""
+    if isinstance(node, ListNode):
+        return all(_small(element) for element in node.elements)
+    size = _literal_size(node)
+    return isinstance(node, Literal) and size is not None and size.high <= _MAX_VALUE
+
+
+#: Sizes of values that only the closer bound knows.
+_OPAQUE_SIZES: Final = {
+    "kubernetes.Quantity": 1, "kubernetes.Semver": 1, "kubernetes.NamedFormat": 1, "net.IP": 16, "net.CIDR": 16,
+    "type": 1,
+}  # fmt: skip
+
+
 def _is_scalar(type_: Type) -> bool:
     inner, is_optional = types.unwrap_optional(type_)
     if is_optional:
@@ -441,10 +495,6 @@ def _is_scalar(type_: Type) -> bool:
 
 
 # Functions whose cost is not the standard one.
-
-
-def _one(estimator: _Estimator, node: Call, overload: str) -> _Result:
-    return 1, None
 
 
 def _traverse(factor: float, keeps_size: bool = False) -> Callable[[_Estimator, Call, str], _Result]:

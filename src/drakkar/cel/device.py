@@ -18,9 +18,10 @@ _T = TypeVar("_T")
 class DeviceInput:
     """Attributes and capacity by domain and name.
 
-    A name without a domain belongs to the driver's. Loops run over domains and names in their alphabetical order. When a device carries both the short and
-    the qualified spelling of one name, the qualified one counts. ``error`` is set for devices
-    on which every expression fails (an attribute without value, a malformed version).
+    A name without a domain belongs to the driver's. When a device carries both the short and
+    the qualified spelling of one name, the qualified one counts. Loops run over domains and
+    names in alphabetical order. ``error`` is set for devices on which every expression fails
+    (an attribute without value, a malformed version).
     """
 
     __slots__ = ("attributes", "capacity", "driver", "error", "multi")

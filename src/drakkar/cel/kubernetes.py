@@ -52,13 +52,37 @@ def to_semver(text: Any, normalize: Any = False) -> Semver:
         raise EvaluationError("conversion", f"semver({text!r}): {error}") from None
 
 
-def _order(function: str, result: Callable[[int], Any]) -> Callable[[Any, Any], Any]:
-    def call(one: Any, other: Any) -> Any:
-        if type(one) is not type(other) or type(one) not in (Quantity, Semver):
-            raise no_overload(function, one, other)
-        return result(one.compare(other))
+def order(one: Any, other: Any, function: str) -> int:
+    """Order of two quantities or two versions: -1, 0, 1."""
+    if type(one) is Quantity:
+        if type(other) is Quantity:
+            left, right = one.nanos, other.nanos
+            return (left > right) - (left < right)
+    elif type(one) is Semver and type(other) is Semver:
+        # Most versions differ in their numbers; only then the slower full comparison is saved.
+        if one.major != other.major:
+            return 1 if one.major > other.major else -1
+        if one.minor != other.minor:
+            return 1 if one.minor > other.minor else -1
+        if one.patch != other.patch:
+            return 1 if one.patch > other.patch else -1
+        return one.compare(other) if one.pre or other.pre else 0
+    raise no_overload(function, one, other)
 
-    return call
+
+def is_greater(one: Any, other: Any) -> bool:
+    """``isGreaterThan``."""
+    return order(one, other, "isGreaterThan") > 0
+
+
+def is_less(one: Any, other: Any) -> bool:
+    """``isLessThan``."""
+    return order(one, other, "isLessThan") < 0
+
+
+def compare_to(one: Any, other: Any) -> int:
+    """``compareTo``."""
+    return order(one, other, "compareTo")
 
 
 def _of_quantity(function: str, apply: Callable[[Quantity], Any]) -> Callable[[Any], Any]:
@@ -204,8 +228,8 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "isInteger": _of_quantity("isInteger", lambda value: value.as_int64() is not None),
     "asApproximateFloat": _of_quantity("asApproximateFloat", Quantity.to_float),
     "add": _arithmetic("add", 1), "sub": _arithmetic("sub", -1),
-    "isGreaterThan": _order("isGreaterThan", lambda order: order > 0),
-    "isLessThan": _order("isLessThan", lambda order: order < 0), "compareTo": _order("compareTo", lambda order: order),
+    "isGreaterThan": is_greater,
+    "isLessThan": is_less, "compareTo": compare_to,
     "semver": to_semver, "isSemver": _parses("isSemver", Semver.parse),
     "major": _part("major", lambda value: value.major), "minor": _part("minor", lambda value: value.minor),
     "patch": _part("patch", lambda value: value.patch), "format.named": named_format, "validate": validate,

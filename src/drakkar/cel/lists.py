@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import Any, Final
 
 from drakkar.cel.errors import EvaluationError, no_overload
@@ -17,6 +18,7 @@ from drakkar.cel.values import (
     compare,
     equals,
     is_map,
+    kind_of,
     optional,
     same,
     to_key,
@@ -27,7 +29,7 @@ _COMPARABLE: Final = (int, Uint, float, bool, Duration, Timestamp, str, bytes)
 
 
 def _list(function: str, value: Any) -> list[Any]:
-    if type(value) is list:
+    if kind_of(value) is list:
         return value
     raise no_overload(function, value)
 
@@ -41,7 +43,7 @@ def _comparable(function: str, items: list[Any]) -> list[Any]:
 def is_sorted(value: Any) -> bool:
     """``isSorted``."""
     items = _comparable("isSorted", _list("isSorted", value))
-    return all(compare(one, other, "isSorted") <= 0 for one, other in zip(items, items[1:], strict=False))
+    return all(compare(one, other, "isSorted") <= 0 for one, other in pairwise(items))
 
 
 def _extreme(function: str, sign: int) -> Callable[[Any], Any]:
@@ -71,19 +73,9 @@ def total(value: Any) -> Any:
     return result
 
 
-def list_index_of(items: list[Any], wanted: Any) -> int:
-    """Position of the first equal element, or -1."""
-    return next((at for at, item in enumerate(items) if same(item, wanted)), -1)
-
-
-def list_last_index_of(items: list[Any], wanted: Any) -> int:
-    """Position of the last equal element, or -1."""
-    return next((at for at in range(len(items) - 1, -1, -1) if same(items[at], wanted)), -1)
-
-
 def includes(container: Any, wanted: Any) -> bool:
     """``includes``: membership in a list; a scalar includes what equals it."""
-    if type(container) is list:
+    if kind_of(container) is list:
         return any(same(item, wanted) for item in container)
     return equals(container, wanted)
 
@@ -107,7 +99,7 @@ def flatten(value: Any, depth: Any = 1) -> list[Any]:
         raise EvaluationError("invalid-argument", "flatten: the level must not be negative")
     result: list[Any] = []
     for item in items:
-        if type(item) is list and depth > 0:
+        if kind_of(item) is list and depth > 0:
             result.extend(flatten(item, depth - 1))
         else:
             result.append(item)
@@ -153,8 +145,11 @@ def sort_by(value: Any, keys: Any) -> list[Any]:
         raise EvaluationError("invalid-argument", "list elements must be comparable")
     if any(type(key) is not type(order[0]) for key in order):
         raise EvaluationError("invalid-argument", "list elements must have the same type")
-    key_of = cmp_to_key(lambda one, other: compare(order[one], order[other], "sort"))
-    return [items[at] for at in sorted(range(len(items)), key=key_of)]
+
+    def by_key(one: int, other: int) -> int:
+        return compare(order[one], order[other], "sort")
+
+    return [items[at] for at in sorted(range(len(items)), key=cmp_to_key(by_key))]
 
 
 def _edge(function: str, at: int) -> Callable[[Any], Optional]:

@@ -59,6 +59,13 @@ def _text(function: str, value: Any) -> str:
     raise no_overload(function, value)
 
 
+def _parses(function: str, parse: Callable[[str], object]) -> Callable[[Any], bool]:
+    def call(value: Any) -> bool:
+        return parse(_text(function, value)) is not None
+
+    return call
+
+
 def to_ip(value: Any) -> Address:
     """``ip(text)`` and ``cidr.ip()``."""
     if type(value) is Network:
@@ -255,15 +262,15 @@ def _of_url(name: str, function: Callable[[Url], Any]) -> Callable[[Any], Any]:
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "ip": to_ip, "cidr": to_cidr, "ip.isCanonical": is_canonical, "masked": masked, "containsIP": contains_ip,
     "containsCIDR": contains_cidr, "prefixLength": prefix_length,
-    "isIP": lambda value: parse_address(_text("isIP", value)) is not None,
-    "isCIDR": lambda value: parse_network(_text("isCIDR", value)) is not None,
+    "isIP": _parses("isIP", parse_address),
+    "isCIDR": _parses("isCIDR", parse_network),
     "family": _of_address("family", _family),
     "isUnspecified": _of_address("isUnspecified", lambda address: address.number == 0),
     "isLoopback": _of_address("isLoopback", _loopback),
     "isLinkLocalMulticast": _of_address("isLinkLocalMulticast", _link_local_multicast),
     "isLinkLocalUnicast": _of_address("isLinkLocalUnicast", _link_local_unicast),
     "isGlobalUnicast": _of_address("isGlobalUnicast", _global_unicast),
-    "url": to_url, "isURL": lambda value: parse_url(_text("isURL", value)) is not None,
+    "url": to_url, "isURL": _parses("isURL", parse_url),
     "getScheme": _of_url("getScheme", lambda url: url.scheme),
     "getHost": _of_url("getHost", lambda url: url.host),
     "getHostname": _of_url("getHostname", _hostname),

@@ -26,6 +26,7 @@ from drakkar.cel.values import (
     compare,
     equals,
     is_map,
+    kind_of,
     optional,
     same,
     to_key,
@@ -59,7 +60,8 @@ def _uint(value: int) -> Uint:
 
 def add(one: Any, other: Any) -> Any:
     """``+``."""
-    kind, kind2 = type(one), type(other)
+    kind = kind_of(one)
+    kind2 = kind_of(other)
     if kind is kind2:
         if kind is int:
             return _int(one + other)
@@ -76,7 +78,8 @@ def add(one: Any, other: Any) -> Any:
 
 def subtract(one: Any, other: Any) -> Any:
     """``-``."""
-    kind, kind2 = type(one), type(other)
+    kind = kind_of(one)
+    kind2 = kind_of(other)
     if kind is kind2:
         if kind is int:
             return _int(one - other)
@@ -93,7 +96,7 @@ def subtract(one: Any, other: Any) -> Any:
 
 def multiply(one: Any, other: Any) -> Any:
     """``*``."""
-    kind = type(one)
+    kind = kind_of(one)
     if kind is type(other):
         if kind is int:
             return _int(one * other)
@@ -106,7 +109,7 @@ def multiply(one: Any, other: Any) -> Any:
 
 def divide(one: Any, other: Any) -> Any:
     """``/``; integers are cut towards zero."""
-    kind = type(one)
+    kind = kind_of(one)
     if kind is type(other):
         if kind is float:
             if other:
@@ -124,7 +127,7 @@ def divide(one: Any, other: Any) -> Any:
 
 def modulo(one: Any, other: Any) -> Any:
     """``%``; the result has the sign of the dividend."""
-    kind = type(one)
+    kind = kind_of(one)
     if kind is type(other) and (kind is int or kind is Uint):
         if not other:
             raise EvaluationError("divide-by-zero", "modulus by zero")
@@ -137,9 +140,9 @@ def modulo(one: Any, other: Any) -> Any:
 
 def negate(value: Any) -> Any:
     """Unary ``-``."""
-    if type(value) is int:
+    if kind_of(value) is int:
         return _int(-value)
-    if type(value) is float:
+    if kind_of(value) is float:
         return -value
     raise no_overload("-", value)
 
@@ -180,7 +183,10 @@ def not_equals(one: Any, other: Any) -> bool:
 
 def contains(item: Any, container: Any) -> bool:
     """``in``."""
-    if type(container) is list:
+    if kind_of(container) is list:
+        if kind_of(item) is str:
+            # Nothing but an equal string equals a string.
+            return item in container
         return any(same(item, one) for one in container)
     if is_map(container):
         return find(container, item)[0]
@@ -189,7 +195,7 @@ def contains(item: Any, container: Any) -> bool:
 
 def find(container: Any, key: Any) -> tuple[bool, Any]:
     """Look a key up in a map: (found, value). The domain maps of a device know only real domains here."""
-    kind = type(key)
+    kind = kind_of(key)
     if kind is not str:
         try:
             key = to_key(key)
@@ -202,24 +208,24 @@ def find(container: Any, key: Any) -> tuple[bool, Any]:
 
 def index(container: Any, key: Any) -> Any:
     """``container[key]``."""
-    if type(container) is dict or type(container) is DomainMap:
-        found = key if type(key) is str else to_key(key)
+    if kind_of(container) is dict or kind_of(container) is DomainMap:
+        found = key if kind_of(key) is str else to_key(key)
         try:
             return container[found]
         except KeyError:
             raise no_such_key(found) from None
-    if type(container) is list:
+    if kind_of(container) is list:
         return container[list_index(container, key)]
-    if type(container) is Optional:
+    if kind_of(container) is Optional:
         return optional_index(container, key)
     raise no_overload("[]", container, key)
 
 
 def list_index(container: list[Any], key: Any) -> int:
     """A valid index into a list: whole numbers of any numeric type."""
-    if type(key) is float and key == key and abs(key) != math.inf and key == int(key):
+    if kind_of(key) is float and key == key and abs(key) != math.inf and key == int(key):
         key = int(key)
-    elif type(key) is not int and type(key) is not Uint:
+    elif kind_of(key) is not int and kind_of(key) is not Uint:
         raise no_overload("[]", container, key)
     if 0 <= key < len(container):
         return key
@@ -228,17 +234,17 @@ def list_index(container: list[Any], key: Any) -> int:
 
 def optional_index(container: Any, key: Any) -> Optional:
     """``container[?key]``."""
-    if type(container) is Optional:
+    if kind_of(container) is Optional:
         if not container.present:
             return NONE
         container = container.value
-    if type(container) is DomainMap and type(key) is str:
+    if kind_of(container) is DomainMap and kind_of(key) is str:
         return optional(container[key])
     if is_map(container):
         to_key(key)
         found, value = find(container, key)
         return optional(value) if found else NONE
-    if type(container) is list:
+    if kind_of(container) is list:
         try:
             return optional(container[list_index(container, key)])
         except EvaluationError as error:
@@ -250,7 +256,7 @@ def optional_index(container: Any, key: Any) -> Optional:
 
 def size(value: Any) -> int:
     """``size``."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str or kind is list or kind is bytes or is_map(value):
         return len(value)
     raise no_overload("size", value)
@@ -265,7 +271,7 @@ def _conversion(value: Any, target: str) -> EvaluationError:
 
 def to_int(value: Any) -> int:
     """``int(x)``."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is int:
         return value
     if kind is Uint:
@@ -287,7 +293,7 @@ def to_int(value: Any) -> int:
 
 def to_uint(value: Any) -> Uint:
     """``uint(x)``."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is Uint:
         return value
     if kind is int:
@@ -305,7 +311,7 @@ def to_uint(value: Any) -> Uint:
 
 def to_double(value: Any) -> float:
     """``double(x)``."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is float:
         return value
     if kind is int or kind is Uint:
@@ -322,9 +328,9 @@ def to_double(value: Any) -> float:
 
 def to_bool(value: Any) -> bool:
     """``bool(x)``."""
-    if type(value) is bool:
+    if kind_of(value) is bool:
         return value
-    if type(value) is str:
+    if kind_of(value) is str:
         if value in _TRUE:
             return True
         if value in _FALSE:
@@ -335,16 +341,16 @@ def to_bool(value: Any) -> bool:
 
 def to_bytes(value: Any) -> bytes:
     """``bytes(x)``."""
-    if type(value) is bytes:
+    if kind_of(value) is bytes:
         return value
-    if type(value) is str:
+    if kind_of(value) is str:
         return value.encode()
     raise no_overload("bytes", value)
 
 
 def to_string(value: Any) -> str:
     """``string(x)``."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str:
         return value
     if kind is bool:
@@ -398,6 +404,11 @@ def _shortest(value: float) -> tuple[str, int]:
     return digits.rstrip("0"), leading + int(power or 0)
 
 
+def identity(value: Any) -> Any:
+    """``dyn(x)``: hides the static type only."""
+    return value
+
+
 def to_type(value: Any) -> TypeValue:
     """``type(x)``."""
     return TypeValue(type_name(value))
@@ -408,28 +419,28 @@ def to_type(value: Any) -> TypeValue:
 
 def starts_with(text: Any, prefix: Any) -> bool:
     """``startsWith``."""
-    if type(text) is str and type(prefix) is str:
+    if kind_of(text) is str and kind_of(prefix) is str:
         return text.startswith(prefix)
     raise no_overload("startsWith", text, prefix)
 
 
 def ends_with(text: Any, suffix: Any) -> bool:
     """``endsWith``."""
-    if type(text) is str and type(suffix) is str:
+    if kind_of(text) is str and kind_of(suffix) is str:
         return text.endswith(suffix)
     raise no_overload("endsWith", text, suffix)
 
 
 def string_contains(text: Any, part: Any) -> bool:
     """``contains``."""
-    if type(text) is str and type(part) is str:
+    if kind_of(text) is str and kind_of(part) is str:
         return part in text
     raise no_overload("contains", text, part)
 
 
 def matches(text: Any, pattern: Any) -> bool:
     """``matches``: RE2, unanchored."""
-    if type(text) is str and type(pattern) is str:
+    if kind_of(text) is str and kind_of(pattern) is str:
         return search(pattern, text) is not None
     raise no_overload("matches", text, pattern)
 
@@ -439,7 +450,7 @@ def matches(text: Any, pattern: Any) -> bool:
 
 def of_non_zero(value: Any) -> Optional:
     """``optional.ofNonZeroValue``."""
-    kind = type(value)
+    kind = kind_of(value)
     if value is None or (kind in (bool, int, Uint, float, str, bytes, list, dict, DomainMap) and not value):
         return NONE
     if kind in (Duration,) and value.nanos == 0:
@@ -449,14 +460,14 @@ def of_non_zero(value: Any) -> Optional:
 
 def has_value(value: Any) -> bool:
     """``hasValue``."""
-    if type(value) is Optional:
+    if kind_of(value) is Optional:
         return value.present
     raise no_overload("hasValue", value)
 
 
 def optional_value(value: Any) -> Any:
     """``value``."""
-    if type(value) is not Optional:
+    if kind_of(value) is not Optional:
         raise no_overload("value", value)
     if not value.present:
         raise EvaluationError("empty-optional", "the optional has no value; use orValue(...) or test with hasValue()")
@@ -472,7 +483,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "!_": logical_not, "-_": negate, "_==_": equals, "_!=_": not_equals, "_<_": less, "_<=_": less_equal,
     "_>_": greater, "_>=_": greater_equal, "@in": contains, "_[_]": index, "_[?_]": optional_index, "_+_": add,
     "_-_": subtract, "_*_": multiply, "_/_": divide, "_%_": modulo, "size": size, "type": to_type,
-    "dyn": lambda value: value, "bool": to_bool, "bytes": to_bytes, "double": to_double, "int": to_int,
+    "dyn": identity, "bool": to_bool, "bytes": to_bytes, "double": to_double, "int": to_int,
     "uint": to_uint, "string": to_string, "duration": timelib.to_duration, "timestamp": timelib.to_timestamp,
     "contains": string_contains, "endsWith": ends_with, "startsWith": starts_with, "matches": matches,
     "optional.of": optional, "optional.ofNonZeroValue": of_non_zero, "optional.none": none,

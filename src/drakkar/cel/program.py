@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from drakkar.api.features import Features
 from drakkar.api.semver import Semver
@@ -16,7 +16,7 @@ from drakkar.cel import closures, types
 from drakkar.cel.access import ROOT as ROOT_PATHS
 from drakkar.cel.access import Path, path_of, reads
 from drakkar.cel.checker import Environment, check
-from drakkar.cel.cost import estimate
+from drakkar.cel.cost import bound, estimate
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import CompileError, EvaluationError, Issue
 from drakkar.cel.folding import Constants, FoldError, fold
@@ -25,7 +25,7 @@ from drakkar.cel.syntax import Call, Literal, Node
 from drakkar.cel.tracked import Meter, run
 from drakkar.cel.types import Type
 from drakkar.cel.validators import validate
-from drakkar.cel.values import type_name
+from drakkar.cel.values import kind_of, type_name
 
 #: Highest estimate that is accepted on create, and highest actual cost of one evaluation.
 COST_LIMIT: Final = 1_000_000
@@ -54,7 +54,7 @@ class Program:
     at (None: the whole device).
     """
 
-    __slots__ = ("_closure", "_constants", "_node", "_slots", "_source", "_tracked", "max_cost", "output_type", "reads")
+    __slots__ = ("_blank", "_closure", "_constants", "_node", "_source", "_tracked", "max_cost", "output_type", "reads")
 
     def __init__(self, source: Source, node: Node, constants: Constants, cost_limit: int = COST_LIMIT) -> None:
         self._source = source
@@ -63,8 +63,10 @@ class Program:
         self.output_type = node.type.output_name
         self.max_cost = estimate(node)
         self.reads = reads(node)
-        self._closure, self._slots = closures.build(node, constants)
-        self._tracked = cost_limit if self.max_cost > cost_limit - _HEADROOM else None
+        self._closure, slots = closures.build(node, constants)
+        self._blank = (None,) * (slots - 1)
+        ceiling = cost_limit - _HEADROOM
+        self._tracked = cost_limit if self.max_cost > ceiling and bound(node) > ceiling else None
 
     @property
     def text(self) -> str:
@@ -81,7 +83,16 @@ class Program:
 
     def evaluate(self, device: DeviceInput) -> bool:
         """Whether the device matches; raises :class:`EvaluationError`."""
-        result = self.value(device)
+        if self._tracked is None and device.error is None:
+            env: list[Any] = [device, *self._blank]
+            try:
+                result = self._closure(env)
+            except EvaluationError as error:
+                raise self._placed(error) from None
+            except RecursionError:
+                raise _too_deep() from None
+        else:
+            result = self.value(device)
         return result if result is True or result is False else self.as_bool(result)
 
     @staticmethod
@@ -100,15 +111,16 @@ class Program:
         try:
             if self._tracked is not None:
                 return run(self._node, self._constants, device, Meter(self._tracked))
-            env: list[Any] = [None] * self._slots
-            env[0] = device
-            return self._closure(env)
+            return self._closure([device, *self._blank])
         except EvaluationError as error:
-            if error.offset is not None:
-                error.position = self._source.place(error.offset)
-            raise
+            raise self._placed(error) from None
         except RecursionError:
-            raise EvaluationError("too-deep", "the expression is nested too deeply to be evaluated") from None
+            raise _too_deep() from None
+
+    def _placed(self, error: EvaluationError) -> EvaluationError:
+        if error.offset is not None:
+            error.position = self._source.place(error.offset)
+        return error
 
     def measure(self, device: DeviceInput, limit: int = COST_LIMIT) -> tuple[Any, EvaluationError | None, int]:
         """Evaluate while counting: (value, error, actual cost)."""
@@ -116,9 +128,7 @@ class Program:
         try:
             return run(self._node, self._constants, device, meter), None, meter.cost
         except EvaluationError as error:
-            if error.offset is not None:
-                error.position = self._source.place(error.offset)
-            return None, error, meter.cost
+            return None, self._placed(error), meter.cost
 
     def conjuncts(self) -> tuple[Program, ...]:
         """The programs that a top-level ``&&`` joins, from left to right; the program itself without one."""
@@ -140,6 +150,10 @@ class Program:
             if isinstance(second, Literal) and isinstance(second.value, str | int | float):
                 return Equality(path, second.value, literal_first)
         return None
+
+
+def _too_deep() -> EvaluationError:
+    return EvaluationError("too-deep", "the expression is nested too deeply to be evaluated")
 
 
 def _split(node: Node, parts: list[Node]) -> None:
@@ -194,6 +208,11 @@ def compile_derived(
     return _compile(text, environment, features, True, cost_limit)
 
 
+def build_program(text: str) -> Program:
+    """Compile a selector in the environment of stored expressions, past the cache (for measuring)."""
+    return _build(text, Environment.of("stored", True, True), False, COST_LIMIT)
+
+
 def _compile(text: str, environment: str, features: Features, derived: bool, cost_limit: int) -> Program:
     declared = Environment.of(environment, "DRAListTypeAttributes" in features, "DRAConsumableCapacity" in features)
     key = (text, declared, derived, cost_limit)
@@ -246,22 +265,19 @@ def _output_issue(type_: Type, declared: Environment, derived: bool) -> Issue | 
 
 def attribute_of(value: Any) -> Mapping[str, Any]:
     """A result as the fields of a device attribute; raises :class:`EvaluationError` where it is none."""
-    match value:
-        case bool():
-            return {"bool": value}
-        case str():
-            return {"string": value}
-        case Semver():
-            return {"version": str(value)}
-        case int() if type(value) is int:
-            return {"int": value}
-        case list():
-            items: list[Any] = value
-            for kind, field in ((str, "strings"), (bool, "bools"), (int, "ints")):
-                if all(type(item) is kind for item in items):
-                    return {field: items}
-            if all(type(item) is Semver for item in items):
-                return {"versions": [str(item) for item in items]}
-        case _:
-            pass
+    kind = kind_of(value)
+    if kind in _SCALAR_FIELDS:
+        return {_SCALAR_FIELDS[kind]: value}
+    if kind is Semver:
+        return {"version": str(value)}
+    if kind is list:
+        items = cast("list[Any]", value)
+        for each, field in _LIST_FIELDS.items():
+            if all(type(item) is each for item in items):
+                return {field: [str(item) for item in items] if each is Semver else items}
     raise EvaluationError("not-attribute", f"a value of type {type_name(value)} cannot be a device attribute")
+
+
+_SCALAR_FIELDS: Final[dict[type[Any], str]] = {str: "string", bool: "bool", int: "int"}
+#: An empty list counts as one of strings.
+_LIST_FIELDS: Final[dict[type[Any], str]] = {str: "strings", bool: "bools", int: "ints", Semver: "versions"}

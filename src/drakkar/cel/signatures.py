@@ -442,17 +442,23 @@ class _Reader:
         while self._at < len(self._text) and self._text[self._at].isalnum():
             self._at += 1
         name = self._text[start : self._at]
-        arguments = self.list() if self._at < len(self._text) and self._text[self._at] == "(" else ()
-        match name:
-            case "list":
-                return types.list_of(arguments[0])
-            case "map":
-                return types.map_of(arguments[0], arguments[1])
-            case "optional":
-                return types.optional_of(arguments[0])
-            case "type":
-                return types.type_of(arguments[0])
-            case _ if len(name) == 1:
-                return types.param(name)
-            case _:
-                return _NAMES[name]
+        arguments: tuple[Type, ...] = ()
+        if self._at < len(self._text) and self._text[self._at] == "(":
+            arguments = self.list()
+        return _named(name, arguments)
+
+
+def _named(name: str, arguments: tuple[Type, ...]) -> Type:
+    match name:
+        case "list":
+            return types.list_of(arguments[0])
+        case "map":
+            return types.map_of(arguments[0], arguments[1])
+        case "optional":
+            return types.optional_of(arguments[0])
+        case "type":
+            return types.type_of(arguments[0])
+        case _ if len(name) == 1:
+            return types.param(name)
+        case _:
+            return _NAMES[name]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.operators import double_text
 from drakkar.cel.regex import find_all, search
 from drakkar.cel.timelib import duration_text, timestamp_text
-from drakkar.cel.values import Duration, Timestamp, TypeValue, Uint, from_key, is_map, type_name
+from drakkar.cel.values import Duration, Timestamp, TypeValue, Uint, from_key, is_map, kind_of, same, type_name
 
 _SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOWER: Final = {code: code + 32 for code in range(65, 91)}
 _UPPER: Final = {code: code - 32 for code in range(97, 123)}
-_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _QUOTES: Final = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
 }  # fmt: skip
@@ -28,7 +28,7 @@ def _range_error(what: str) -> EvaluationError:
 
 def _check(function: str, args: tuple[Any, ...], *kinds: type) -> None:
     for arg, kind in zip(args, kinds, strict=False):
-        if type(arg) is not kind:
+        if kind_of(arg) is not kind:
             raise no_overload(function, *args)
 
 
@@ -40,12 +40,20 @@ def char_at(text: Any, at: Any) -> str:
     return text[at : at + 1]
 
 
+def position(items: list[Any], wanted: Any) -> int:
+    """Where the first equal element of a list is, or -1."""
+    return next((at for at, item in enumerate(items) if same(item, wanted)), -1)
+
+
+def last_position(items: list[Any], wanted: Any) -> int:
+    """Where the last equal element of a list is, or -1."""
+    return next((at for at in range(len(items) - 1, -1, -1) if same(items[at], wanted)), -1)
+
+
 def index_of(text: Any, part: Any, start: Any = 0) -> int:
     """``indexOf`` on strings and lists."""
-    if type(text) is list:
-        from drakkar.cel.lists import list_index_of
-
-        return list_index_of(text, part)
+    if kind_of(text) is list:
+        return position(cast("list[Any]", text), part)
     _check("indexOf", (text, part, start), str, str, int)
     if not 0 <= start <= len(text):
         # A search for nothing from the start is always answered.
@@ -55,10 +63,8 @@ def index_of(text: Any, part: Any, start: Any = 0) -> int:
 
 def last_index_of(text: Any, part: Any, start: Any = None) -> int:
     """``lastIndexOf`` on strings and lists."""
-    if type(text) is list:
-        from drakkar.cel.lists import list_last_index_of
-
-        return list_last_index_of(text, part)
+    if kind_of(text) is list:
+        return last_position(cast("list[Any]", text), part)
     _check("lastIndexOf", (text, part), str, str)
     if start is None:
         return text.rfind(part)
@@ -71,9 +77,9 @@ def last_index_of(text: Any, part: Any, start: Any = None) -> int:
 def join(items: Any, separator: Any = "") -> str:
     """``join``."""
     _check("join", (items, separator), list, str)
-    if any(type(item) is not str for item in items):
+    if any(kind_of(item) is not str for item in items):
         raise no_overload("join", items)
-    return separator.join(items)
+    return str(separator).join(items)
 
 
 def lower_ascii(text: Any) -> str:
@@ -97,13 +103,14 @@ def replace(text: Any, old: Any, new: Any, limit: Any = -1) -> str:
 def split(text: Any, separator: Any, limit: Any = -1) -> list[str]:
     """``split``; an empty separator splits into characters."""
     _check("split", (text, separator, limit), str, str, int)
-    if limit == 0:
+    whole, most = str(text), int(limit)
+    if most == 0:
         return []
     if separator:
-        return text.split(separator, limit - 1 if limit > 0 else -1)
-    if 0 < limit < len(text):
-        return [*text[: limit - 1], text[limit - 1 :]]
-    return list(text)
+        return whole.split(separator, most - 1 if most > 0 else -1)
+    if 0 < most < len(whole):
+        return [*whole[: most - 1], whole[most - 1 :]]
+    return list(whole)
 
 
 def substring(text: Any, start: Any, end: Any = None) -> str:
@@ -129,7 +136,7 @@ def trim(text: Any) -> str:
 def quote(text: Any) -> str:
     """``strings.quote``."""
     _check("strings.quote", (text,), str)
-    return '"' + "".join(_QUOTES.get(char, char) for char in text) + '"'
+    return '"' + "".join(_QUOTES.get(char, char) for char in str(text)) + '"'
 
 
 def regex_find(text: Any, pattern: Any) -> str:
@@ -210,7 +217,7 @@ def format_text(template: Any, args: Any) -> str:
 
 
 def _plain(value: Any, precision: int | None) -> str:
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str:
         return value
     if kind is bytes:
@@ -219,7 +226,7 @@ def _plain(value: Any, precision: int | None) -> str:
 
 
 def _nested(value: Any) -> str:
-    kind = type(value)
+    kind = kind_of(value)
     if value is None:
         return "null"
     if kind is bool:
@@ -255,17 +262,17 @@ def _special(value: float) -> str | None:
 
 
 def _decimal(value: Any, precision: int | None) -> str:
-    if type(value) is int or type(value) is Uint:
+    if kind_of(value) is int or kind_of(value) is Uint:
         return int.__repr__(value)
-    if type(value) is float and (special := _special(value)):
+    if kind_of(value) is float and (special := _special(value)):
         return special
     raise _bad("d", value, "integers")
 
 
 def _number(clause: str, value: Any) -> float | str:
-    if type(value) is float:
+    if kind_of(value) is float:
         return _special(value) or value
-    if value in ("Infinity", "-Infinity", "NaN") and type(value) is str:
+    if value in ("Infinity", "-Infinity", "NaN") and kind_of(value) is str:
         return value
     raise _bad(clause, value, "doubles")
 
@@ -290,25 +297,25 @@ def _scientific(value: Any, precision: int | None) -> str:
 
 
 def _binary(value: Any, precision: int | None) -> str:
-    if type(value) is bool:
+    if kind_of(value) is bool:
         return "1" if value else "0"
-    if type(value) is int or type(value) is Uint:
+    if kind_of(value) is int or kind_of(value) is Uint:
         return f"{int(value):b}"
     raise _bad("b", value, "integers and bools")
 
 
 def _octal(value: Any, precision: int | None) -> str:
-    if type(value) is int or type(value) is Uint:
+    if kind_of(value) is int or kind_of(value) is Uint:
         return f"{int(value):o}"
     raise _bad("o", value, "integers")
 
 
 def _hexadecimal(value: Any, precision: int | None) -> str:
-    if type(value) is int or type(value) is Uint:
+    if kind_of(value) is int or kind_of(value) is Uint:
         return f"{int(value):x}"
-    if type(value) is str:
+    if kind_of(value) is str:
         return value.encode().hex()
-    if type(value) is bytes:
+    if kind_of(value) is bytes:
         return value.hex()
     raise _bad("x", value, "integers, bytes and strings")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from drakkar.cel.closures import iterate
 from drakkar.cel.cost import FORMAT_PATTERNS, LIST_BASE, MAP_BASE, REGEX, STRUCT_BASE, TEXT
@@ -20,7 +20,7 @@ from drakkar.cel.library import FUNCTIONS
 from drakkar.cel.members import has, select, select_optional
 from drakkar.cel.operators import index, optional_index
 from drakkar.cel.syntax import Call, Comprehension, Ident, ListNode, MapNode, Node, Select, StructNode
-from drakkar.cel.values import NONE, Format, Optional, is_map, size_of, to_key
+from drakkar.cel.values import NONE, Format, Optional, is_map, kind_of, size_of, to_key
 
 
 class Meter:
@@ -336,8 +336,7 @@ def _traversal(value: Any) -> int:
     if type(value) is bytes:
         return int(len(value) * TEXT)
     if type(value) is list:
-        items: list[Any] = value
-        return sum(map(_traversal, items))
+        return sum(map(_traversal, cast("list[Any]", value)))
     if is_map(value):
         return sum(_traversal(key) + _traversal(item) for key, item in value.items())
     return 1
@@ -345,10 +344,6 @@ def _traversal(value: Any) -> int:
 
 def _first(factor: float) -> Callable[[list[Any], Any, Call], int]:
     return lambda args, result, node: _text(size_of(args[0]), factor)
-
-
-def _one(args: list[Any], result: Any, node: Call) -> int:
-    return 1
 
 
 def _regex(args: list[Any], result: Any, node: Call) -> int:
@@ -386,9 +381,14 @@ def _allocating(cost: float) -> int:
     return int(cost) + 1 + LIST_BASE
 
 
+def _flatten(args: list[Any], result: Any, node: Call) -> int:
+    depth = args[1] if kind_of(args[1]) is int else 1
+    return _allocating(size_of(args[0]) * depth)
+
+
 def _self_compare(items: Any) -> int:
     size = size_of(items)
-    factor = 2.0 + TEXT if type(items) is list and items and type(items[0]) in (str, bytes) else 2.0
+    factor = 2.0 + TEXT if kind_of(items) is list and items and kind_of(items[0]) in (str, bytes) else 2.0
     return _allocating(size * size * factor)
 
 
@@ -397,7 +397,7 @@ _BY_OVERLOAD: Final[dict[str, Callable[[list[Any], Any, Call], int]]] = {
     "lists_range": lambda args, result, node: _allocating(size_of(result)),
     "list_reverse": lambda args, result, node: _allocating(size_of(result)),
     "list_flatten": lambda args, result, node: _allocating(size_of(args[0])),
-    "list_flatten_int": lambda args, result, node: _allocating(size_of(args[0]) * args[1]),
+    "list_flatten_int": _flatten,
     "list_distinct": lambda args, result, node: _self_compare(args[0]),
     "starts_with_string": lambda args, result, node: _text(size_of(args[1])),
     "ends_with_string": lambda args, result, node: _text(size_of(args[1])),

@@ -7,11 +7,15 @@ same key. Equality and order follow CEL, not Python.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from drakkar.api.quantity import Quantity
 from drakkar.api.semver import Semver
 from drakkar.cel.errors import EvaluationError, no_overload
+
+#: ``type``, for dispatch on exact types without the static narrowing that would make elements unknown.
+kind_of: Final = cast("Callable[[Any], Any]", type)
 
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
@@ -142,17 +146,17 @@ _TYPE_NAMES: Final[dict[type, str]] = {
 
 def type_name(value: object) -> str:
     """CEL's name for the type of a value."""
-    return _TYPE_NAMES.get(type(value), "kubernetes.DRADevice")
+    return _TYPE_NAMES.get(kind_of(value), "kubernetes.DRADevice")
 
 
 def is_map(value: object) -> bool:
     """Whether a value is a map."""
-    return type(value) is dict or type(value) is DomainMap
+    return kind_of(value) is dict or kind_of(value) is DomainMap
 
 
 def to_key(value: Any) -> Any:
     """A value as the key of a Python dict; raises where CEL allows no such key."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str or kind is int or kind is Uint:
         return value
     if kind is bool:
@@ -164,13 +168,13 @@ def to_key(value: Any) -> Any:
 
 def from_key(key: Any) -> Any:
     """The value that a key stands for."""
-    return key.value if type(key) is BoolKey else key
+    return key.value if kind_of(key) is BoolKey else key
 
 
 def key_text(key: object) -> str:
     """A key as messages print it."""
     key = from_key(key)
-    if type(key) is bool:
+    if kind_of(key) is bool:
         return "true" if key else "false"
     return str(key)
 
@@ -182,7 +186,8 @@ _STRICT: Final = frozenset((Semver, Quantity, Address, Network, Url, Format))
 
 def equals(one: Any, other: Any) -> bool:
     """``==``; opaque values on the left refuse to be compared with other types."""
-    kind, kind2 = type(one), type(other)
+    kind = kind_of(one)
+    kind2 = kind_of(other)
     if kind is kind2 and kind in _PLAIN:
         return one == other
     if one is None or other is None:
@@ -213,13 +218,13 @@ def equals(one: Any, other: Any) -> bool:
 
 
 def _same_opaque(one: Any, other: Any) -> bool:
-    if type(one) is Address:
+    if kind_of(one) is Address:
         return one.bits == other.bits and one.number == other.number
-    if type(one) is Network:
+    if kind_of(one) is Network:
         return one.prefix == other.prefix and _same_opaque(one.address, other.address)
-    if type(one) is Url:
+    if kind_of(one) is Url:
         return one.text == other.text
-    if type(one) is Format:
+    if kind_of(one) is Format:
         return one.name == other.name
     return one == other
 
@@ -234,7 +239,8 @@ def same(one: Any, other: Any) -> bool:
 
 def compare(one: Any, other: Any, operator: str) -> int:
     """Order of two values: negative, zero, positive; 2 when a NaN has none."""
-    kind, kind2 = type(one), type(other)
+    kind = kind_of(one)
+    kind2 = kind_of(other)
     if (kind is kind2 and kind in _PLAIN) or (kind in _NUMBERS and kind2 in _NUMBERS):
         return -1 if one < other else 1 if one > other else 0 if one == other else 2
     if kind is kind2 and (kind is Timestamp or kind is Duration):
@@ -244,7 +250,7 @@ def compare(one: Any, other: Any, operator: str) -> int:
 
 def size_of(value: Any) -> int:
     """The size that costs count with; 1 for values without a size."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str or kind is bytes or kind is list or kind is dict or kind is DomainMap:
         return len(value)
     if kind is Address:
