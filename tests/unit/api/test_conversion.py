@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drakkar.api import kinds
@@ -20,6 +20,7 @@ from tests import strategies
 objects = st.one_of(strategies.slices(), strategies.claims(), strategies.claim_templates())
 
 
+@settings(max_examples=25)
 @given(objects, st.sampled_from(["v1beta1", "v1beta2"]))
 def test_round_trip(obj: dict[str, Any], version: str) -> None:
     before = copy.deepcopy(obj)
@@ -29,6 +30,7 @@ def test_round_trip(obj: dict[str, Any], version: str) -> None:
     assert obj == before
 
 
+@settings(max_examples=25)
 @given(objects, st.sampled_from(["v1", "v1beta1", "v1beta2"]))
 def test_defaults_are_idempotent_and_already_there(obj: dict[str, Any], version: str) -> None:
     there = convert(obj, obj["kind"], "v1", version)
@@ -39,6 +41,7 @@ def test_defaults_are_idempotent_and_already_there(obj: dict[str, Any], version:
     assert once == there
 
 
+@settings(max_examples=25)
 @given(objects)
 def test_generated_objects_are_valid_and_decode(obj: dict[str, Any]) -> None:
     kind = next(kind for kind in kinds.KINDS if kind.kind == obj["kind"])

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from drakkar.api.features import Features
 from drakkar.api.registry import strategy_for
@@ -182,6 +182,7 @@ def test_other_dropped_fields() -> None:
     assert create("DeviceClass", {"spec": {"extendedResourceName": "a/b"}}, off)["spec"] == {}
 
 
+@settings(max_examples=25)
 @given(strategies.slices())
 def test_a_second_write_of_the_same_changes_nothing(obj: Object) -> None:
     old = create("ResourceSlice", obj)
