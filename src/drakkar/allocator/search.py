@@ -170,6 +170,9 @@ class Search:
         #: Positions taken whole, by any claim, and per claim.
         self.taken = 0
         self._taken_in = [0] * len(task.claims)
+        self._admin = any(
+            need.alternative.admin for claim in task.claims for request in claim for need in request.needs
+        )
         self.left = [list(state.residual if self._upstream else state.residual_kept) for state in task.states]
         self._blocked = [self._upstream and state.negative for state in task.states]
         #: Position → capacity → taken in this call, and how many shares were.
@@ -403,6 +406,12 @@ class Search:
             self._taken_in[claim] &= ~taken.mask
             if not taken.free:
                 self.taken &= ~taken.mask
+                if self._admin:
+                    # Administrator access shares a device with an earlier claim, which still holds it.
+                    for claim_ in self.chosen:
+                        for other in claim_:
+                            if not other.free:
+                                self.taken |= other.mask
         elif not taken.free:
             count = self.shares[taken.position] - 1
             if count:
