@@ -19,7 +19,7 @@ from drakkar.allocator.capacity import Consumption
 from drakkar.allocator.needs import Need, NodeTask
 from drakkar.allocator.outcomes import Fault
 from drakkar.allocator.plan import MAX_RESULTS, ConstraintPlan
-from drakkar.inventory.devices import Scalar
+from drakkar.inventory.devices import NO_SCALAR, Scalar
 from drakkar.inventory.pools import Base, Uses, bits
 
 FAIL: Final = 0
@@ -87,12 +87,13 @@ class ConstraintState:
         if scalar is None:
             return False
         if self._plan.distinct:
-            if scalar in self.used:
+            # Upstream compares the newcomer with the earlier ones, and a list compares with nothing.
+            if scalar in self.used or (scalar is NO_SCALAR and self.count):
                 return False
             self.used.add(scalar)
         elif self.count == 0:
             self.value = scalar
-        elif scalar != self.value:
+        elif scalar != self.value or scalar is NO_SCALAR:
             return False
         self.count += 1
         return True
@@ -320,7 +321,9 @@ class Search:
             for value in state.used:
                 open_ &= ~self.having(attribute, value)
             return open_
-        return open_ if state.value is None else open_ & self.having(attribute, state.value)
+        if state.value is None:
+            return open_
+        return 0 if state.value is NO_SCALAR else open_ & self.having(attribute, state.value)
 
     def having(self, attribute: str, value: Scalar) -> int:
         mask = 0

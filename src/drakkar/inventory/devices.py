@@ -16,7 +16,8 @@ PoolKey = tuple[str, str]
 #: Type and value of an attribute; lists become frozen sets of such values.
 Scalar = tuple[str, bool | int | str]
 
-_SCALARS: Final = ("string", "int", "bool", "version")
+#: Stands for an attribute that is there but has no single value: a list, or nothing at all.
+NO_SCALAR: Final[Scalar] = ("none", "")
 
 
 def amount(text: str) -> int:
@@ -24,8 +25,8 @@ def amount(text: str) -> int:
     return Quantity.parse(text).nanos
 
 
-def scalar_of(attribute: DeviceAttribute) -> Scalar | None:
-    """Type and value of a scalar attribute; None for lists and for attributes without a value."""
+def scalar_of(attribute: DeviceAttribute) -> Scalar:
+    """Type and value of a scalar attribute; :data:`NO_SCALAR` for lists and for attributes without a value."""
     if attribute.string is not None:
         return ("string", attribute.string)
     if attribute.int is not None:
@@ -34,13 +35,13 @@ def scalar_of(attribute: DeviceAttribute) -> Scalar | None:
         return ("bool", attribute.bool)
     if attribute.version is not None:
         return ("version", attribute.version)
-    return None
+    return NO_SCALAR
 
 
 def values_of(attribute: DeviceAttribute) -> frozenset[Scalar]:
     """The attribute as a set: a scalar is a set of one, a missing value the empty set."""
     scalar = scalar_of(attribute)
-    if scalar is not None:
+    if scalar is not NO_SCALAR:
         return frozenset((scalar,))
     found: list[Scalar] = [("string", value) for value in attribute.strings or ()]
     found += [("int", value) for value in attribute.ints or ()]

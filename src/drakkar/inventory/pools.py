@@ -129,7 +129,7 @@ class Base:
         return self._draws
 
     def scalars(self, attribute: str) -> list[Scalar | None]:
-        """Per position, the scalar value of an attribute; None where it is missing or a list."""
+        """Per position, the scalar value of an attribute; None where it is missing, ``NO_SCALAR`` for a list."""
         found = self._scalars.get(attribute)
         if found is None:
             found = self._scalars[attribute] = [
