@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from drakkar.apiserver.printers import core, devices, other, workloads
+from drakkar.apiserver.printers import core, devices, other, stored, workloads
 
 Object = dict[str, Any]
 
@@ -14,15 +14,19 @@ _TYPES = {"#": "integer", "?": "boolean", "@": "date"}
 
 
 def _column(text: str) -> dict[str, Any]:
-    """``Name+``: a column; ``#``, ``?``, ``@`` in front mark the type, ``+`` behind a wide one."""
+    """``Name+``: a column; ``#``, ``?``, ``@`` in front mark the type, ``+`` behind a wide one.
+
+    The column Name has the format ``name`` and no other has; ``!`` marks an exception.
+    """
     kind = _TYPES.get(text[0], "string")
     name = text.lstrip("#?@")
     wide = name.endswith("+")
-    name = name.rstrip("+")
+    plain = name.endswith("!")
+    name = name.rstrip("+!")
     return {
         "name": name,
         "type": kind,
-        "format": "name" if name == "Name" else "",
+        "format": "name" if (name == "Name") != plain else "",
         "description": "",
         "priority": 1 if wide else 0,
     }
@@ -47,6 +51,8 @@ _EVENT = _printer(
     core.event,
 )
 _BINDING = _printer("Name|Role|Age|Users+|Groups+|ServiceAccounts+", other.role_binding)
+_POLICY_BINDING = _printer("Name|PolicyName|ParamRef|Age", stored.admission_binding)
+_WEBHOOKS = _printer("Name|#Webhooks|Age", stored.count("webhooks"))
 _REPLICAS = "Name|#Desired|#Current|#Ready|Age|Containers+|Images+|Selector+"
 
 _PRINTERS: dict[tuple[str, str], Printer] = {
@@ -124,6 +130,60 @@ _PRINTERS: dict[tuple[str, str], Printer] = {
     ),
     ("storage.k8s.io", "CSIStorageCapacity"): _DATED,
     ("node.k8s.io", "RuntimeClass"): _printer("Name|Handler|Age", other.runtime_class),
+    ("", "ComponentStatus"): _printer("Name|Status|Message|Error", stored.component_status),
+    ("", "Endpoints"): _printer("Name|Endpoints|Age", stored.endpoints),
+    ("", "PodTemplate"): _printer("Name|Containers|Images|Pod Labels", stored.pod_template),
+    ("", "ResourceQuota"): _printer("Name|Request|Limit|Age", stored.quota),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"): _printer(
+        "Name|#Mutations|ParamKind|Age", stored.admission_policy("mutations")
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): _printer(
+        "Name|#Validations|ParamKind|Age", stored.admission_policy("validations")
+    ),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"): _POLICY_BINDING,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): _POLICY_BINDING,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    ("apiregistration.k8s.io", "APIService"): _printer("Name|Service|Available|Age", stored.api_service),
+    ("apps", "ControllerRevision"): _printer("Name|Controller|Revision|Age", stored.controller_revision),
+    ("autoscaling", "HorizontalPodAutoscaler"): _printer(
+        "Name|Reference|Targets|MinPods|MaxPods|Replicas|Age", stored.autoscaler
+    ),
+    ("certificates.k8s.io", "CertificateSigningRequest"): _printer(
+        "Name|Age|SignerName|Requestor|RequestedDuration|Condition", stored.signing_request
+    ),
+    ("certificates.k8s.io", "ClusterTrustBundle"): _printer("Name|SignerName", stored.paths("spec.signerName")),
+    ("certificates.k8s.io", "PodCertificateRequest"): _printer(
+        "Name|PodName|ServiceAccountName|NodeName|SignerName|State|UnverifiedUserAnnotations",
+        stored.pod_certificate,
+    ),
+    ("coordination.k8s.io", "LeaseCandidate"): _printer(
+        "Name|LeaseName|BinaryVersion|EmulationVersion|Age",
+        stored.paths("spec.leaseName", "spec.binaryVersion", "spec.emulationVersion", "age"),
+    ),
+    ("discovery.k8s.io", "EndpointSlice"): _printer("Name|AddressType|Ports|Endpoints|Age", stored.endpoint_slice),
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"): _printer(
+        "Name|PriorityLevel|MatchingPrecedence|DistinguisherMethod|Age|MissingPL", stored.flow_schema
+    ),
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): _printer(
+        "Name|Type|NominalConcurrencyShares|Queues|HandSize|QueueLengthLimit|Age", stored.priority_level
+    ),
+    ("internal.apiserver.k8s.io", "StorageVersion"): _printer(
+        "Name|CommonEncodingVersion|StorageVersions|Age", stored.storage_version
+    ),
+    ("networking.k8s.io", "IngressClass"): _printer("Name|Controller|Parameters|Age", stored.ingress_class),
+    ("networking.k8s.io", "Ingress"): _printer("Name|Class|Hosts|Address|Ports|Age", stored.ingress),
+    ("networking.k8s.io", "IPAddress"): _printer("Name|ParentRef", stored.ip_address),
+    ("networking.k8s.io", "NetworkPolicy"): _printer("Name|Pod-Selector|Age", stored.network_policy),
+    ("networking.k8s.io", "ServiceCIDR"): _printer("Name|CIDRs|Age", stored.service_cidr),
+    ("storage.k8s.io", "CSIDriver"): _printer(
+        "Name|?AttachRequired|?PodInfoOnMount|?StorageCapacity|TokenRequests|?RequiresRepublish|Modes|Age",
+        stored.csi_driver,
+    ),
+    ("storage.k8s.io", "CSINode"): _printer("Name|#Drivers|Age", stored.count("spec.drivers")),
+    ("storage.k8s.io", "VolumeAttachment"): _printer("Name|Attacher!|PV|Node|?Attached|Age", stored.attachment),
+    ("storage.k8s.io", "VolumeAttributesClass"): _printer("Name|DriverName|Age", stored.paths("driverName", "age")),
+    ("storagemigration.k8s.io", "StorageVersionMigration"): _printer("Name!|Resource|Status", stored.migration),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _printer(
         "Name|Scope|Versions|@Created At|Group+|Kind+|ShortNames+|?Established+",
         other.definition,

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from drakkar.apiserver import printers
+from drakkar.apiserver import printers, schema
+from drakkar.apiserver.discovery import resources
 from drakkar.apiserver.printers.table import _PRINTERS
 from drakkar.apiserver.printers.text import epoch, human_duration, label_selector
 from tests.support.shared import shared_path
@@ -15,32 +16,31 @@ from tests.unit.apiserver.pure.traces import entries, exchanges, objects
 T0 = "2026-01-01T00:00:00Z"
 NOW = epoch(T0) + 300.0
 
-#: Kinds whose recorded columns we do not have: they get NAME and AGE.
-REQUIRED = (
-    "nodes pods jobs events namespaces leases resourceslices resourceclaims resourceclaimtemplates deviceclasses "
-    "devicetaintrules configmaps secrets serviceaccounts services deployments replicasets daemonsets statefulsets"
-)
-
 
 def test_columns_equal_recorded():
+    """All of the listable resources."""
     recorded = json.loads(shared_path("spec/apiserver-traces/table-columns.json").read_text())
-    plain = []
-    compared = set()
+    assert len(recorded) > 80
     for path, entry in recorded.items():
         parts = path.split("/")
-        group, plural = (parts[0] if len(parts) == 3 else ""), parts[-1]
+        group = parts[0] if len(parts) == 3 else ""
         mine = [
             {key: column[key] for key in ("name", "type", "format", "priority")}
             for column in printers.columns(group, entry["kind"])
         ]
-        if mine == entry["columns"]:
-            compared.add(plural)
-        else:
-            # Either exactly as recorded or the generic two; nothing in between.
-            assert (group, entry["kind"]) not in _PRINTERS, path
-            plain.append(path)
-    assert set(REQUIRED.split()) <= compared
-    assert len(plain) < 50
+        assert mine == entry["columns"], path
+
+
+@pytest.mark.parametrize(("group", "kind"), sorted(_PRINTERS))
+def test_every_printer_takes_an_object_of_defaults(group, kind):
+    """As many cells as columns, whatever is missing."""
+    versions = [resource.version for resource in resources() if (resource.group, resource.kind) == (group, kind)]
+    obj = {"metadata": {"name": "x"}}
+    assert len(printers.row_cells(group, kind, obj, NOW)) == len(printers.columns(group, kind))
+    node = schema.schemas().for_kind(group, versions[0], kind)
+    assert node is not None
+    schema.apply_schema_defaults(obj, node)
+    assert len(printers.row_cells(group, kind, obj, NOW)) == len(printers.columns(group, kind))
 
 
 def kubectl_rows(stdout):
@@ -355,3 +355,49 @@ def test_selectors_as_text():
     }
     assert label_selector(selector) == "a in (x,y),b=1,!c"
     assert label_selector(None) == "<none>"
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "obj", "cells"),
+    [
+        ("", "ResourceQuota", {"status": {"hard": {"pods": "4", "limits.cpu": "2"}, "used": {"pods": "1"}}},
+         ["pods: 1/4", "limits.cpu: 0/2"]),
+        ("", "Endpoints",
+         {"subsets": [{"addresses": [{"ip": f"10.0.0.{i}"} for i in range(5)], "ports": [{"port": 80}]}]},
+         ["10.0.0.0:80,10.0.0.1:80,10.0.0.2:80 + 2 more..."]),
+        ("discovery.k8s.io", "EndpointSlice",
+         {"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.0.0.1"]}]},
+         ["IPv4", "80", "10.0.0.1"]),
+        ("autoscaling", "HorizontalPodAutoscaler",
+         {"spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 3, "metrics": [
+             {"type": "Resource", "resource": {"name": "cpu", "target": {"averageUtilization": 80}}}]},
+          "status": {"currentReplicas": 1, "currentMetrics": [
+              {"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 12}}}]}},
+         ["Deployment/d", "cpu: 12%/80%", "<unset>", 3, 1]),
+        ("certificates.k8s.io", "CertificateSigningRequest",
+         {"spec": {"signerName": "s", "username": "u", "expirationSeconds": 3600},
+          "status": {"conditions": [{"type": "Approved"}], "certificate": "x"}},
+         ["5m", "s", "u", "60m", "Approved,Issued"]),
+        ("apps", "ControllerRevision", {"revision": 2}, ["<none>", 2]),
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding",
+         {"spec": {"policyName": "p", "paramRef": {"name": "x"}}}, ["p", "*/x"]),
+        ("networking.k8s.io", "Ingress", {"spec": {"rules": [{"host": "a.b"}], "tls": [{}]}},
+         ["<none>", "a.b", "", "80, 443"]),
+        ("storage.k8s.io", "CSINode", {"spec": {"drivers": [{}, {}]}}, [2]),
+        ("scheduling.k8s.io", "PodGroup",
+         {"spec": {"schedulingPolicy": {"gang": {}}, "workloadRef": {"workloadName": "w"}},
+          "status": {"conditions": [{"type": "PodGroupInitiallyScheduled", "status": "True"}]}},
+         ["Gang", "w", "Scheduled"]),
+        ("rbac.authorization.k8s.io", "RoleBinding",
+         {"roleRef": {"kind": "Role", "name": "r"}, "subjects": [
+             {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s", "namespace": "n"}]},
+         ["Role/r", "5m", "u", "", "n/s"]),
+        ("", "Service", {"spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [
+            {"port": 80, "nodePort": 30000}], "selector": {"a": "b"}}},
+         ["LoadBalancer", "10.0.0.1", "<pending>", "80:30000/TCP"]),
+        ("apps", "DaemonSet", {"status": {"desiredNumberScheduled": 3, "numberReady": 2}}, [3, 0, 2, 0, 0, "<none>"]),
+    ],
+)  # fmt: skip
+def test_other_cells(group, kind, obj, cells):
+    full = {"metadata": {"name": "x", "creationTimestamp": T0}, **obj}
+    assert printers.row_cells(group, kind, full, NOW)[1 : len(cells) + 1] == cells
