@@ -241,7 +241,7 @@ def _components(commands: _Sub) -> None:
     command = _command(
         commands, "controllers", "components:controllers", "run the controllers alone against any API server"
     )
-    command.add_argument("--only", metavar="A,B", help="just these, for example claims,device-taints")
+    command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
     command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
     _target(command)
     driver = _command(commands, "driver", "components:driver", "device drivers")

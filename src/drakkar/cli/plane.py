@@ -150,6 +150,8 @@ class Plane:
             on_failure=lambda error: self._fail("the store", error),
         )
         self._stack.push_async_callback(server.close)
+        # Only now is the folder known to be ours alone.
+        _keep_fleet(options)
         await self._listen(server)
         clients = {
             part: Client(MemoryTransport(server.handle, server.token(user, *groups)))
@@ -260,12 +262,11 @@ async def _publish_recorded(client: Client, fleet: Fleet) -> None:
 
 def _fleet(options: PlaneOptions) -> Fleet | None:
     """The fleet asked for, else the one this data folder was started with before."""
-    from drakkar.sim.fleets import fleet_file, load_fleet
+    from drakkar.sim.fleets import load_fleet
 
     kept = options.data / "fleet.yaml"
     if options.fleet is not None:
         fleet = load_fleet(options.fleet)
-        kept.write_bytes(fleet_file(options.fleet).read_bytes())
     elif kept.exists():
         fleet = load_fleet(kept)
     else:
@@ -274,6 +275,14 @@ def _fleet(options: PlaneOptions) -> Fleet | None:
     if unknown:
         raise UsageError(f"--own-process {', '.join(sorted(unknown))}: no such node in the fleet")
     return fleet
+
+
+def _keep_fleet(options: PlaneOptions) -> None:
+    """Remember the fleet, so that a restart on the same data needs no ``--fleet``."""
+    from drakkar.sim.fleets import fleet_file
+
+    if options.fleet is not None:
+        (options.data / "fleet.yaml").write_bytes(fleet_file(options.fleet).read_bytes())
 
 
 def _remembered_port(data: Path) -> int:
@@ -296,7 +305,7 @@ async def case_plane() -> AsyncIterator[Client]:
         return Client(MemoryTransport(server.handle, server.token(user, *groups)))
 
     parts = [
-        asyncio.create_task(Controllers(client("controllers"), clock, only={"claims", "device-taints"}).run()),
+        asyncio.create_task(Controllers(client("controllers"), clock, only={"claims", "tainteviction"}).run()),
         asyncio.create_task(Scheduler(client("scheduler"), clock).run()),
     ]
     try:
