@@ -24,7 +24,7 @@ def run_file(path: str | Path) -> Iterator[dict[str, Any]]:
     """One answer per case of the file; :class:`UsageError` when it is no case file."""
     try:
         content = json.loads(Path(path).read_bytes())
-        devices = {name: _device(fields) for name, fields in content["devices"].items()}
+        devices = {name: device_of(fields) for name, fields in content["devices"].items()}
         cases: list[dict[str, Any]] = content["cases"]
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise UsageError(f"{path}: no case file with devices and cases: {error}") from error
@@ -36,14 +36,20 @@ def run_file(path: str | Path) -> Iterator[dict[str, Any]]:
         yield {"id": case["id"], **run_case(case, device)}
 
 
-def _device(fields: Mapping[str, Any]) -> DeviceInput:
+def device_of(fields: Mapping[str, Any]) -> DeviceInput:
+    """A device of a case file: the fields of a device in a slice, and ``driver``."""
     device = msgspec.convert({key: value for key, value in fields.items() if key != "driver"}, Device)
     return DeviceInput(str(fields["driver"]), device)
 
 
+def features_of(case: Mapping[str, Any]) -> Features:
+    """The gates under which a case is compiled: both optional features on unless it says otherwise."""
+    return Features.drakkar().with_({_GATES[name]: on for name, on in case.get("features", {}).items()})
+
+
 def run_case(case: Mapping[str, Any], device: DeviceInput) -> dict[str, Any]:
     """The answer to one case: ``value`` or ``error``, and types and costs where it compiles."""
-    features = Features.drakkar().with_({_GATES[name]: on for name, on in case.get("features", {}).items()})
+    features = features_of(case)
     derived = case.get("mode") == "derived"
     compile_ = compile_derived if derived else compile_selector
     environment = case.get("environment", "stored")

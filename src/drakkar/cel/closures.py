@@ -122,6 +122,9 @@ class _Builder:
                 if type(key) is str:
                     return _in_domain(path, key)
             if is_set_membership(node, self._constants):
+                if not self._constants[right]:
+                    # Nothing is in an empty literal; the left side is not even looked at.
+                    return _constant(False)
                 return _member(self.build(left, aliases, slots), self._constants[right])
             return None
         path = path_of(left, aliases)

@@ -50,23 +50,43 @@ class Equality:
 class Program:
     """A compiled expression. Immutable; may be used from several threads.
 
-    ``max_cost`` is the estimated worst cost, ``output_type`` the name of the static type, ``reads`` what it looks
-    at (None: the whole device).
+    ``output_type`` is the name of the static type, ``reads`` what it looks at (None: the whole device).
     """
 
-    __slots__ = ("_blank", "_closure", "_constants", "_node", "_source", "_tracked", "max_cost", "output_type", "reads")
+    __slots__ = (
+        "_blank",
+        "_closure",
+        "_constants",
+        "_max_cost",
+        "_node",
+        "_source",
+        "_tracked",
+        "output_type",
+        "reads",
+    )
 
-    def __init__(self, source: Source, node: Node, constants: Constants, cost_limit: int = COST_LIMIT) -> None:
+    def __init__(
+        self, source: Source, node: Node, constants: Constants, cost_limit: int = COST_LIMIT, counted: bool = True
+    ) -> None:
         self._source = source
         self._node = node
         self._constants = constants
         self.output_type = node.type.output_name
-        self.max_cost = estimate(node)
+        self._max_cost: int | None = None
         self.reads = reads(node)
         self._closure, slots = closures.build(node, constants)
         self._blank = (None,) * (slots - 1)
         ceiling = cost_limit - _HEADROOM
-        self._tracked = cost_limit if self.max_cost > ceiling and bound(node) > ceiling else None
+        # Parts of an expression that needs no counting (``counted`` is False) need none either.
+        expensive = counted and self.max_cost > ceiling and bound(node) > ceiling
+        self._tracked = cost_limit if expensive else None
+
+    @property
+    def max_cost(self) -> int:
+        """Estimated worst cost of one evaluation, as an API server computes it."""
+        if self._max_cost is None:
+            self._max_cost = estimate(self._node)
+        return self._max_cost
 
     @property
     def text(self) -> str:
@@ -132,11 +152,21 @@ class Program:
 
     def conjuncts(self) -> tuple[Program, ...]:
         """The programs that a top-level ``&&`` joins, from left to right; the program itself without one."""
+        operator, parts = self.operands("_&&_")
+        return parts if operator else (self,)
+
+    def operands(self, *operators: str) -> tuple[str, tuple[Program, ...]]:
+        """The outermost operator, if it is one of ``_&&_``, ``_||_`` and ``!_``, and the programs it joins.
+
+        Chains of one operator come as one. An empty operator means that there is nothing to split: also for
+        expressions whose cost has to be counted as a whole.
+        """
+        node = self._node
+        if self._tracked is not None or not isinstance(node, Call) or node.function not in (operators or _LOGIC):
+            return "", ()
         parts: list[Node] = []
-        _split(self._node, parts)
-        if len(parts) == 1:
-            return (self,)
-        return tuple(Program(self._source, part, self._constants) for part in parts)
+        _split(node, node.function, parts)
+        return node.function, tuple(Program(self._source, part, self._constants, counted=False) for part in parts)
 
     def equality(self) -> Equality | None:
         """What the program compares, when it is one path compared with one constant by ``==``."""
@@ -156,10 +186,15 @@ def _too_deep() -> EvaluationError:
     return EvaluationError("too-deep", "the expression is nested too deeply to be evaluated")
 
 
-def _split(node: Node, parts: list[Node]) -> None:
-    if isinstance(node, Call) and node.function == "_&&_":
+_LOGIC: Final = ("_&&_", "_||_", "!_")
+
+
+def _split(node: Node, operator: str, parts: list[Node]) -> None:
+    if isinstance(node, Call) and node.function == operator and operator != "!_":
         for arg in node.args:
-            _split(arg, parts)
+            _split(arg, operator, parts)
+    elif isinstance(node, Call) and node.function == operator and not parts:
+        parts.append(node.args[0])
     else:
         parts.append(node)
 
