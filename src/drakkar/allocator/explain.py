@@ -11,7 +11,9 @@ Source: corpus/real-world/README.md ("Which word").
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import msgspec
 
 from drakkar.allocator.bounds import Bounds
 from drakkar.allocator.needs import Need, NodeTask
@@ -22,9 +24,6 @@ from drakkar.allocator.search import BudgetSpent, Search
 from drakkar.api.quantity import Quantity
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.pools import bits
-
-if TYPE_CHECKING:
-    from drakkar.allocator.problem import Problem
 
 _RELAXED_BUDGET: Final = 2000
 _LISTED: Final = 4
@@ -46,22 +45,41 @@ _CURES: Final = {
 }
 
 
-def node_reason(problem: Problem, task: NodeTask) -> Reason:
-    """Why the claims do not fit on the node of the task."""
-    return _Explainer(problem, task).reason()
+def node_reason(task: NodeTask) -> Reason:
+    """Why the claims do not fit on the node of the task.
+
+    The claim is left open (its number stands in ``claim``), because the answer is kept for all claims of the
+    same template; :func:`named` fills it in.
+    """
+    return _Explainer(task).reason()
+
+
+def named(reason: Reason, claims: Sequence[ResourceClaim]) -> Reason:
+    """A kept reason with the names of these claims."""
+    numbers = [int(number) for number in reason.claim.split(",") if number]
+    names = ", ".join(claim_name(claims[number]) for number in numbers if number < len(claims))
+    place = f"claim {names}" if names else "claims"
+    if reason.request:
+        place += f", request {reason.request}"
+    return msgspec.structs.replace(reason, claim=names, message=f"{place}: {reason.message}")
+
+
+def claim_name(claim: ResourceClaim) -> str:
+    """``namespace/name``, or what there is of it."""
+    name = claim.metadata.name or claim.metadata.generateName
+    return f"{claim.metadata.namespace}/{name}" if claim.metadata.namespace else name
 
 
 class _Explainer:
-    def __init__(self, problem: Problem, task: NodeTask) -> None:
+    def __init__(self, task: NodeTask) -> None:
         self.task = task
-        self.claims = problem.claims
         self.claim = ""
         self.funnel: dict[str, int] = {}
 
     def reason(self) -> Reason:
         task = self.task
         for number, requests in enumerate(task.claims):
-            self.claim = _name(self.claims[number])
+            self.claim = str(number)
             if task.too_large == number:
                 total = sum(min(need.count for need in request.needs) for request in requests)
                 return self._make(
@@ -77,10 +95,9 @@ class _Explainer:
         return self._together()
 
     def _make(self, word: str, request: str, detail: str, nearest: str = "") -> Reason:
-        place = f"claim {self.claim}" + (f", request {request}" if request else "")
         return Reason(
             reason=word,
-            message=f"{place}: {detail}",
+            message=detail,
             claim=self.claim,
             request=request,
             funnel=self.funnel,
@@ -201,7 +218,7 @@ class _Explainer:
 
     def _together(self) -> Reason:
         """Each request could be served alone; find what keeps them from being served together."""
-        self.claim = ", ".join(_name(claim) for claim in self.claims)
+        self.claim = ",".join(str(number) for number in range(len(self.task.claims)))
         self.funnel = {}
         attributes = [c.attribute for claim in self.task.plan.claims for c in claim.constraints]
         lifts: list[tuple[str, str]] = []
@@ -255,21 +272,15 @@ class _Explainer:
         return ", ".join(names)
 
 
-def _name(claim: ResourceClaim) -> str:
-    name = claim.metadata.name or claim.metadata.generateName
-    return f"{claim.metadata.namespace}/{name}" if claim.metadata.namespace else name
-
-
-def aggregate(claims: Sequence[ResourceClaim], reasons: Iterable[tuple[str, Reason]]) -> Reason:
-    """One reason for many nodes: what came furthest, then what most nodes ended at."""
+def aggregate(reasons: Iterable[tuple[str, Reason]]) -> Reason:
+    """One reason for many nodes: what came furthest, then what most nodes ended at. Not yet named."""
     groups: dict[tuple[str, str, str], list[tuple[str, Reason]]] = {}
     total = 0
     for name, reason in reasons:
         total += 1
         groups.setdefault((reason.reason, reason.claim, reason.request), []).append((name, reason))
     if not groups:
-        claim = _name(claims[0]) if claims else ""
-        return Reason(reason="no-node", message="there is no node to try", claim=claim)
+        return Reason(reason="no-node", message="there is no node to try", claim="0")
     word, claim, request = max(groups, key=lambda key: (_RANK.get(key[0], len(STAGES)), len(groups[key])))
     members = groups[(word, claim, request)]
     name, best = max(members, key=lambda entry: sum(entry[1].funnel.values()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drakkar.allocator.bounds import Bounds
-from drakkar.allocator.explain import aggregate, node_reason
+from drakkar.allocator.explain import aggregate, named, node_reason
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, make_plan, plan_key
@@ -48,6 +48,7 @@ class _Memory:
     version: int = -1
     verdicts: dict[str, _Verdict] = field(default_factory=dict[str, "_Verdict"])
     nodes: tuple[str, ...] | None = None
+    refusal: Reason | None = None
     world_nodes: object = None
 
 
@@ -58,6 +59,8 @@ class _Verdict:
     passes: bool
     view: NodeView
     usages: tuple[PoolUsage, ...]
+    #: Why not, once somebody asked.
+    reason: Reason | None = None
 
 
 class Problem:
@@ -85,7 +88,11 @@ class Problem:
         if nodes is None:
             verdicts = memory.verdicts
             nodes = memory.nodes = tuple(name for name in self.snapshot.world.nodes if verdicts[name].passes)
-        return Feasible(nodes, None if nodes else explain(self, self.snapshot.world.nodes))
+        if nodes:
+            return Feasible(nodes)
+        if memory.refusal is None:
+            memory.refusal = aggregate([(name, self._reason(name)) for name in self.snapshot.world.nodes])
+        return Feasible(nodes, named(memory.refusal, self.claims))
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot
@@ -120,7 +127,7 @@ class Problem:
         nodes = self.snapshot.world.nodes
         verdicts = memory.verdicts
         if touched is None or nodes is not memory.world_nodes:
-            memory.nodes = None
+            memory.nodes = memory.refusal = None
             for gone in [name for name in verdicts if name not in nodes]:
                 del verdicts[gone]
             memory.world_nodes = nodes
@@ -129,7 +136,10 @@ class Problem:
                 continue
             old = verdicts.get(name)
             new = self._verdict(name, old)
+            if new is old:
+                continue
             verdicts[name] = new
+            memory.refusal = None
             if old is None or old.passes != new.passes:
                 memory.nodes = None
 
@@ -153,6 +163,30 @@ class Problem:
         if task.too_large is not None or task.incomplete is not None:
             return False
         return not Bounds.hopeless(task)
+
+    def _reason(self, name: str) -> Reason:
+        """Why the node does not fit, taken from memory when it is there."""
+        memory = self.plan.memory.get("nodes")
+        verdict = None
+        if self.snapshot.version is not None and isinstance(memory, _Memory):
+            verdict = memory.verdicts.get(name) if memory.version == self.snapshot.version else None
+        if verdict is not None and verdict.reason is not None:
+            return verdict.reason
+        try:
+            reason = node_reason(self.task(name))
+        except Fault as fault:
+            reason = fault_reason(fault)
+        if verdict is not None:
+            verdict.reason = reason
+        return reason
+
+    def reasons(self, nodes: Iterable[str]) -> list[tuple[str, Reason]]:
+        """Node by node why it does not fit; see :func:`explain` for one reason over all."""
+        return [(name, named(self._reason(name), self.claims)) for name in nodes]
+
+    def why(self, nodes: Iterable[str]) -> Reason:
+        """One reason for all of these nodes: the one that came furthest."""
+        return named(aggregate([(name, self._reason(name)) for name in nodes]), self.claims)
 
     # One node.
 
@@ -186,7 +220,7 @@ class Problem:
             return Fits(())
         task = self.task(node_name)
         if task.too_large is not None or task.incomplete is not None:
-            return NoFit(node_reason(self, task))
+            return NoFit(named(self._reason(node_name), self.claims))
         try:
             search = Search(task, budget, None)
             try:
@@ -199,23 +233,17 @@ class Problem:
             reason = Reason(
                 reason="undecided",
                 message=f"node {node_name}: no answer within {budget} search steps",
-                claim=claim_name(self.claims[0]),
+                claim="0",
                 nodes=1,
                 cure="raise the search budget, or ask for fewer devices with unequal constraints in one pod",
             )
-            return GaveUp(reason)
+            return GaveUp(named(reason, self.claims))
         if found:
             return Fits(allocations(task, search, self._share_id))
         invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
         if invalid is not None and self.plan.policy == "upstream":
             return Failed("pool-invalid", invalid.view.detail, node_only=True)
-        return NoFit(node_reason(self, task))
-
-
-def claim_name(claim: ResourceClaim) -> str:
-    """``namespace/name``, or what there is of it."""
-    name = claim.metadata.name or claim.metadata.generateName
-    return f"{claim.metadata.namespace}/{name}" if claim.metadata.namespace else name
+        return NoFit(named(self._reason(node_name), self.claims))
 
 
 def prepare(
@@ -249,16 +277,10 @@ def _random_share() -> str:
 
 def explain(problem: Problem, nodes: Iterable[str]) -> Reason:
     """Why the claims fit on none of the nodes: the reason that came furthest, over all of them."""
-    reasons: list[tuple[str, Reason]] = []
-    for name in nodes:
-        try:
-            reasons.append((name, node_reason(problem, problem.task(name))))
-        except Fault as fault:
-            reasons.append((name, fault_reason(problem, fault)))
-    return aggregate(problem.claims, reasons)
+    return problem.why(nodes)
 
 
-def fault_reason(problem: Problem, fault: Fault) -> Reason:
+def fault_reason(fault: Fault) -> Reason:
     """An error in the form of a reason."""
     words = {
         "cel-compile": "cel-runtime-error",
@@ -272,5 +294,4 @@ def fault_reason(problem: Problem, fault: Fault) -> Reason:
         "all-constraint": "constraint-unsatisfied",
         "capacity-value": "request-exceeds-device",
     }
-    claim = claim_name(problem.claims[0]) if problem.claims else ""
-    return Reason(reason=words.get(fault.error_class, fault.error_class), message=fault.message, claim=claim, nodes=1)
+    return Reason(reason=words.get(fault.error_class, fault.error_class), message=fault.message, claim="0", nodes=1)
