@@ -7,7 +7,7 @@ API spells them (``spec.devices[0].attributes[model]``).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from drakkar.api.errors import FieldError
@@ -94,7 +94,7 @@ class Faults:
 
     # Frequent compositions.
 
-    def check(self, path: str, value: str, format: Callable[[str], list[str]]) -> bool:
+    def check(self, path: str, value: str, format: Callable[[str], Sequence[str]]) -> bool:
         """Report every message of a format check as invalid; True when there was none."""
         messages = format(value)
         for message in messages:

@@ -1,6 +1,7 @@
 """Formats of names and keys; each check returns what is wrong in the words of the Kubernetes API.
 
-An empty list means that the text is fine. Clients and users compare these texts with what
+An empty tuple means that the text is fine. Names repeat a lot (every device of a driver has the same
+attributes), therefore the frequent checks are cached. Clients and users compare these texts with what
 they know, therefore they are spelled as the API server spells them.
 
 Source: spec/api.md section 2.
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
-Check = Callable[[str], list[str]]
+Check = Callable[[str], Sequence[str]]
 
 LABEL_MAX: Final = 63
 SUBDOMAIN_MAX: Final = 253
@@ -62,35 +64,38 @@ def too_long(limit: int) -> str:
     return f"must be no more than {limit} bytes"
 
 
-def dns_label(text: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def dns_label(text: str) -> tuple[str, ...]:
     """RFC 1123 label: at most 63 of a-z, 0-9 and -."""
-    found = [too_long(LABEL_MAX)] if len(text) > LABEL_MAX else []
-    return found if _LABEL_RE.fullmatch(text) else [*found, _LABEL_TEXT]
+    found = (too_long(LABEL_MAX),) if len(text) > LABEL_MAX else ()
+    return found if _LABEL_RE.fullmatch(text) else (*found, _LABEL_TEXT)
 
 
-def dns_subdomain(text: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def dns_subdomain(text: str) -> tuple[str, ...]:
     """Labels joined by dots, at most 253 bytes: the usual format of object names."""
-    found = [too_long(SUBDOMAIN_MAX)] if len(text) > SUBDOMAIN_MAX else []
-    return found if _SUBDOMAIN_RE.fullmatch(text) else [*found, _SUBDOMAIN_TEXT]
+    found = (too_long(SUBDOMAIN_MAX),) if len(text) > SUBDOMAIN_MAX else ()
+    return found if _SUBDOMAIN_RE.fullmatch(text) else (*found, _SUBDOMAIN_TEXT)
 
 
-def path_segment(text: str) -> list[str]:
+def path_segment(text: str) -> tuple[str, ...]:
     """What can stand between two slashes of a URL."""
     if text in (".", ".."):
-        return [f"may not be '{text}'"]
-    return [f"may not contain '{mark}'" for mark in ("/", "%") if mark in text]
+        return (f"may not be '{text}'",)
+    return tuple(f"may not contain '{mark}'" for mark in ("/", "%") if mark in text)
 
 
-def qualified_name(text: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def qualified_name(text: str) -> tuple[str, ...]:
     """Key of labels, annotations, taints: ``[prefix/]name``."""
     prefix, slash, name = text.partition("/")
     if not slash:
         prefix, name = "", text
     if "/" in name:
-        return [
+        return (
             f"a qualified name {_QUALIFIED_TEXT} with an optional DNS subdomain prefix and '/' "
-            "(e.g. 'example.com/MyName')"
-        ]
+            "(e.g. 'example.com/MyName')",
+        )
     found: list[str] = []
     if slash:
         if not prefix:
@@ -98,33 +103,35 @@ def qualified_name(text: str) -> list[str]:
         else:
             found += [f"prefix part {message}" for message in dns_subdomain(prefix)]
     if not name:
-        return [*found, "name part must be non-empty", f"name part {_QUALIFIED_TEXT}"]
+        return (*found, "name part must be non-empty", f"name part {_QUALIFIED_TEXT}")
     if len(name) > LABEL_MAX:
         found.append(f"name part {too_long(LABEL_MAX)}")
     if not _QUALIFIED_RE.fullmatch(name):
         found.append(f"name part {_QUALIFIED_TEXT}")
-    return found
+    return tuple(found)
 
 
-def label_value(text: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def label_value(text: str) -> tuple[str, ...]:
     """Value of a label: empty or a name of at most 63 bytes."""
-    found = [too_long(LABEL_MAX)] if len(text) > LABEL_MAX else []
-    return found if _VALUE_RE.fullmatch(text) else [*found, _VALUE_TEXT]
+    found = (too_long(LABEL_MAX),) if len(text) > LABEL_MAX else ()
+    return found if _VALUE_RE.fullmatch(text) else (*found, _VALUE_TEXT)
 
 
-def c_identifier(text: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def c_identifier(text: str) -> tuple[str, ...]:
     """Identifier of an attribute or capacity without its domain; its length is checked apart."""
-    return [] if _IDENTIFIER_RE.fullmatch(text) else [_IDENTIFIER_TEXT]
+    return () if _IDENTIFIER_RE.fullmatch(text) else (_IDENTIFIER_TEXT,)
 
 
-def uid(text: str) -> list[str]:
+def uid(text: str) -> tuple[str, ...]:
     """A UUID of 36 characters in lower case."""
     if _UID_RE.fullmatch(text):
-        return []
-    return [
+        return ()
+    return (
         "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal "
-        "characters"
-    ]
+        "characters",
+    )
 
 
 def is_fully_qualified(text: str) -> bool:
@@ -132,25 +139,25 @@ def is_fully_qualified(text: str) -> bool:
     return "/" in text
 
 
-def interface_address(text: str) -> list[str]:
+def interface_address(text: str) -> tuple[str, ...]:
     """An IP address with its prefix length, in canonical spelling, such as ``192.0.2.5/24``."""
     try:
         address = ipaddress.ip_interface(text)
     except ValueError:
-        return ["must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)"]
+        return ("must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)",)
     mapped = isinstance(address, ipaddress.IPv6Interface) and address.ip.ipv4_mapped is not None
     if "/" not in text or mapped or (isinstance(address, ipaddress.IPv6Interface) and address.scope_id):
-        return ["must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)"]
+        return ("must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)",)
     if str(address) != text:
-        return [f"must be in canonical form ({str(address)!r})"]
-    return []
+        return (f"must be in canonical form ({str(address)!r})",)
+    return ()
 
 
-def extended_resource_name(text: str) -> list[str]:
+def extended_resource_name(text: str) -> tuple[str, ...]:
     """A resource name that a device class may claim: with a domain that is not Kubernetes' own."""
     domain, slash, _ = text.partition("/")
     if not slash or "kubernetes.io/" in text or domain == "kubernetes.io" or text.startswith("requests."):
-        return ["must be a valid extended resource name"]
+        return ("must be a valid extended resource name",)
     return qualified_name("requests." + text)
 
 

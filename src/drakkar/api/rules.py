@@ -95,7 +95,7 @@ def same_meaning(left: Any, right: Any) -> bool:
 
     Empty objects count: an empty selector is not an absent one.
     """
-    return _tidy(left) == _tidy(right)
+    return left == right or _tidy(left) == _tidy(right)
 
 
 def _tidy(value: Any) -> Any:

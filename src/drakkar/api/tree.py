@@ -7,7 +7,7 @@ its type; these helpers only say so to the type checker, and spare callers the `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 
 def at(obj: Mapping[str, Any] | None, *path: str) -> Any:
@@ -23,22 +23,22 @@ def at(obj: Mapping[str, Any] | None, *path: str) -> Any:
 def child(obj: Mapping[str, Any] | None, *path: str) -> dict[str, Any]:
     """The object behind ``path``, a new empty one when absent; do not change it."""
     found = at(obj, *path)
-    return {} if found is None else cast(dict[str, Any], found)
+    return {} if found is None else found
 
 
 def children(obj: Mapping[str, Any] | None, *path: str) -> list[dict[str, Any]]:
     """The list of objects behind ``path``, a new empty one when absent; do not change it."""
     found = at(obj, *path)
-    return [] if found is None else cast(list[dict[str, Any]], found)
+    return [] if found is None else found
 
 
 def texts(obj: Mapping[str, Any] | None, *path: str) -> list[str]:
     """The list of strings behind ``path``, a new empty one when absent; do not change it."""
     found = at(obj, *path)
-    return [] if found is None else cast(list[str], found)
+    return [] if found is None else found
 
 
 def text(obj: Mapping[str, Any] | None, *path: str) -> str:
     """The string behind ``path``, empty when absent."""
     found = at(obj, *path)
-    return "" if found is None else cast(str, found)
+    return "" if found is None else found

@@ -228,10 +228,12 @@ def _update_claim(new: Object, old: Object, subresource: str | None, now: str, f
 def _prune_devices(new: Object, old: Object) -> None:
     """Status of a device goes with its allocation."""
     status = child(new, "status")
+    if not status.get("devices"):
+        return
     results = {device_key(result) for result in children(status, "allocation", "devices", "results")}
     before = {device_key(result) for result in children(old, "status", "allocation", "devices", "results")}
     gone = before - results
-    if not gone or not status.get("devices"):
+    if not gone:
         return
     status["devices"] = [item for item in children(status, "devices") if device_key(item) not in gone]
     if not status["devices"]:

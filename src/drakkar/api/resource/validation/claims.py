@@ -273,11 +273,13 @@ def _result(faults: Faults, path: str, result: Object, references: frozenset[str
 
 def device_key(item: Object) -> tuple[str, str, str, str]:
     """Driver, pool, device and share of a result or a device status."""
-    return text(item, "driver"), text(item, "pool"), text(item, "device"), text(item, "shareID")
+    return item.get("driver") or "", item.get("pool") or "", item.get("device") or "", item.get("shareID") or ""
 
 
 def _device_statuses(faults: Faults, status: Object, before: Object) -> None:
     items = children(status, "devices")
+    if not items:
+        return
     known = {device_key(item): item for item in children(before, "devices")}
     allocated = {device_key(result) for result in children(status, "allocation", "devices", "results")}
     for index, item in enumerate(items):
