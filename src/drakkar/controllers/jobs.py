@@ -15,7 +15,7 @@ waiting cures nothing there; ``status.failed`` and ``backoffLimit`` count it as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,12 +60,41 @@ from drakkar.controllers.jobpolicy import judge, success_rule_met
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 #: UIDs in ``uncountedTerminatedPods`` at most; the rest waits for the next write.
 UNCOUNTED_LIMIT = 500
+#: Status fields that only inform: alone they wait for company, in seconds, so that a recovery is not held up by them.
+INFORMING, INFORM_AFTER = frozenset(("active", "ready", "terminating")), 0.1
 #: Pods created in one go.
 CREATE_LIMIT = 500
 #: ``backoffLimit`` where the object names none: 6, or none at all with a limit per index.
 DEFAULT_LIMIT, NO_LIMIT = 6, 2**31 - 1
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 OWN_CONTROLLER = "kubernetes.io/job-controller"
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process knows of a Job beyond its copy in the cache; losing it costs nothing but work.
+
+    Success never becomes undone, so what was seen once holds against any older copy.
+    """
+
+    #: Names of all its pods, and per slot the number that the next name is tried with.
+    names: set[str]
+    cursor: dict[str, int] = field(default_factory=dict[str, int])
+    completed: set[int] = field(default_factory=set[int])
+    succeeded: int = 0
+    #: When the informing part of the status has to be written at the latest (Unix seconds).
+    inform_at: float | None = None
+
+    def free_name(self, job: Object, slot: str, taken: set[str]) -> str:
+        """The next name of a pod of the slot (index, or ""), not one of ``taken``."""
+        base = _name_base(job, slot)
+        number = self.cursor.get(slot, 0)
+        while base + suffix(uid_of(job), slot, number) in self.names:
+            number += 1
+        self.cursor[slot] = number
+        while (name := base + suffix(uid_of(job), slot, number)) in self.names or name in taken:
+            number += 1
+        return name
 
 
 class Jobs:
@@ -76,9 +105,7 @@ class Jobs:
     def __init__(self, reader: Reader, clock: Clock):
         self._reader = reader
         self._clock = clock
-        #: Job UID -> names of all its pods that this process has seen.
-        self._seen: dict[str, set[str]] = {}
-        self._cursor: dict[str, dict[str, int]] = {}
+        self._memory: dict[str, _Memory] = {}
 
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Subscribes to Jobs and pods."""
@@ -90,8 +117,8 @@ class Jobs:
             assert pod is not None
             owner = controller_of(pod)
             if owner is not None and owner.get("kind") == JOB.kind:
-                if owner["uid"] in self._seen:
-                    self._seen[owner["uid"]].add(name_of(pod))
+                if owner["uid"] in self._memory:
+                    self._memory[owner["uid"]].names.add(name_of(pod))
                 queue.add(f"job:{namespace_of(pod)}/{owner['name']}")
                 job = self._jobs.uid(owner["uid"])
             else:
@@ -104,8 +131,7 @@ class Jobs:
             assert job is not None
             queue.add(f"job:{key_of(job)}")
             if event == "DELETED":
-                self._seen.pop(uid_of(job), None)
-                self._cursor.pop(uid_of(job), None)
+                self._memory.pop(uid_of(job), None)
                 for pod in self._pods.by(BY_CONTROLLER, uid_of(job)):
                     queue.add(f"pod:{key_of(pod)}")
 
@@ -125,7 +151,10 @@ class Jobs:
         now = self._clock.time()
         if condition_is(job, names.JOB_COMPLETE) or condition_is(job, names.JOB_FAILED):
             return _after_the_end(job, pods, now)
-        return _Pass(job, pods, now, self._free_name).writes()
+        memory = self._memory.get(uid_of(job))
+        if memory is None:
+            memory = self._memory[uid_of(job)] = _Memory({name_of(pod) for pod in pods})
+        return _Pass(job, pods, now, memory).writes()
 
     async def _reconcile_orphan(self, namespace: str, name: str) -> list[Write]:
         """Takes our finalizer off a pod that no Job will ever count."""
@@ -138,22 +167,6 @@ class Jobs:
             if job is not None and uid_of(job) == owner["uid"]:
                 return []
         return [_untrack(pod)]
-
-    def _free_name(self, job: Object, slot: str, taken: set[str]) -> str:
-        """The next name of a pod of the slot (index, or ""), not one of ``taken``."""
-        uid = uid_of(job)
-        if uid not in self._seen:
-            self._seen[uid] = {name_of(pod) for pod in self._pods.by(BY_CONTROLLER, uid)}
-        seen = self._seen[uid]
-        cursors = self._cursor.setdefault(uid, {})
-        base = _name_base(job, slot)
-        number = cursors.get(slot, 0)
-        while base + suffix(uid, slot, number) in seen:
-            number += 1
-        cursors[slot] = number
-        while (name := base + suffix(uid, slot, number)) in seen or name in taken:
-            number += 1
-        return name
 
 
 def _after_the_end(job: Object, pods: Sequence[Object], now: float) -> list[Write]:
@@ -195,12 +208,10 @@ class _Count:
 class _Pass:
     """One look at one Job: status first, then finalizers, then pods to delete and to create."""
 
-    def __init__(
-        self, job: Object, pods: Sequence[Object], now: float, free_name: Callable[[Object, str, set[str]], str]
-    ):
+    def __init__(self, job: Object, pods: Sequence[Object], now: float, memory: _Memory):
         self.job = job
         self.now = now
-        self._free_name = free_name
+        self.memory = memory
         spec = job.get("spec", {})
         self.spec: Object = spec
         self.status: Object = job.get("status") or {}
@@ -275,9 +286,17 @@ class _Pass:
         for pod in self.pods:
             if _tracked(pod):
                 self._count_pod(pod, count)
+        memory = self.memory
         if self.indexed:
+            # A success that is no longer tracked has been recorded, whatever our copy of the Job says.
+            for pod in self.pods:
+                if phase_of(pod) == "Succeeded" and (index := self._index_of(pod)) is not None:
+                    count.completed.add(index)
+            memory.completed |= count.completed
+            count.completed |= {index for index in memory.completed if index < completions}
             count.succeeded = len(count.completed)
             count.failed_indexes -= count.completed
+        memory.succeeded = max(memory.succeeded, count.succeeded + len(count.uncounted_succeeded))
         return count
 
     def _count_pod(self, pod: Object, count: _Count) -> None:
@@ -421,7 +440,7 @@ class _Pass:
 
     def _scale(self, timers: list[Write]) -> list[Write]:
         count = self.count
-        succeeded = count.succeeded + len(count.uncounted_succeeded)
+        succeeded = self.memory.succeeded
         if self.completions is None:
             want = len(self.active) if succeeded else self.parallelism
             want = min(want, self.parallelism)
@@ -505,7 +524,7 @@ class _Pass:
 
     def _new_pod(self, index: int | None, taken: set[str]) -> list[Write]:
         job = self.job
-        name = self._free_name(job, "" if index is None else str(index), taken)
+        name = self.memory.free_name(job, "" if index is None else str(index), taken)
         taken.add(name)
         failures = 0
         if index is not None and self.per_index is not None:
@@ -582,8 +601,16 @@ class _Pass:
             wanted["completedIndexes"] = format_indexes(count.completed) or None
         if self.per_index is not None:
             wanted["failedIndexes"] = format_indexes(count.failed_indexes)
-        if all(_same(self.status.get(key), value) for key, value in wanted.items()):
+        changed = {key for key, value in wanted.items() if not _same(self.status.get(key), value)}
+        if not changed:
+            self.memory.inform_at = None
             return []
+        if changed <= INFORMING:
+            if self.memory.inform_at is None:
+                self.memory.inform_at = self.now + INFORM_AFTER
+            if self.memory.inform_at > self.now:
+                return [After(self.memory.inform_at - self.now)]
+        self.memory.inform_at = None
         body = {
             "metadata": {"uid": uid_of(job), "resourceVersion": at(job, "metadata", "resourceVersion")},
             "status": wanted,

@@ -184,7 +184,7 @@ def test_a_host_dies_and_the_job_runs_again(seed: int | None, spec: dict[str, An
         world.heartbeat()
         # Each crash may cost one more grace, and some strike in this stretch.
         assert world.clock.now < died + (61 if seed is None else 600)
-    settle()
+    harness.advance(1, settle)
     chips = world.read(RESOURCECLAIM, "chips")
     (result,) = chips["status"]["allocation"]["devices"]["results"]
     assert result["device"] == "slice-1"

@@ -314,6 +314,10 @@ class Harness:
     def ripe(self) -> list[tuple[int, str]]:
         return [(number, key) for number, queue in enumerate(self.queues) for key in queue.keys]
 
+    def rest(self) -> None:
+        """As `settle`, and a moment more, for what is allowed to wait for company."""
+        self.advance(0.2)
+
     def settle(self, limit: int = 5000) -> None:
         """Runs until nothing is left to do at this moment."""
         for _ in range(limit):
