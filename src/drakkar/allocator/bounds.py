@@ -21,8 +21,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from drakkar.allocator.needs import Need, NodeTask
+from drakkar.allocator.plan import Plan
 from drakkar.inventory.devices import Scalar
 from drakkar.inventory.pools import bits
+from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 
 if TYPE_CHECKING:
     from drakkar.allocator.search import Search
@@ -147,31 +149,6 @@ class Bounds:
         blocked = tuple(task.policy == "upstream" and task.states[number].negative for number, _ in cluster.counters)
         cluster.kind = kinds.setdefault((tuple(classes), blocked), len(kinds))
         self._clusters.append(cluster)
-
-    @staticmethod
-    def hopeless(task: NodeTask) -> bool:
-        """Whether counting alone shows that the node cannot serve the claims (errors and admin access aside)."""
-        groups: dict[int, int] = {}
-        shareable = 0
-        for seen in task.view.pools:
-            shareable |= seen.view.base.multi << seen.offset
-        for requests in task.claims:
-            for request in requests:
-                if any(need.failing for need in request.needs):
-                    return False
-                if all(need.candidates.bit_count() < need.count or need.every == () for need in request.needs):
-                    return True
-        for claim, requests in zip(task.plan.claims, task.claims, strict=True):
-            for request in requests:
-                need = request.needs[0]
-                if len(request.needs) > 1 or need.alternative.admin or need.candidates & shareable:
-                    continue
-                if need.every is not None and claim.constraints and task.policy == "upstream":
-                    return False
-                groups[need.candidates] = groups.get(need.candidates, 0) + need.count
-        return any(
-            sum(count for other, count in groups.items() if not other & ~mask) > mask.bit_count() for mask in groups
-        )
 
     # Keys.
 
@@ -321,3 +298,68 @@ def _enough(covered: list[tuple[int, int]], mask: int, multi: int) -> bool:
     if total > union.bit_count():
         return False
     return all(count <= open_.bit_count() for open_, count in sums.items())
+
+
+def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
+    """The necessary conditions for a countable plan, without preparing a search.
+
+    False is a proof; True means that only a search can tell (or that an error might surface).
+    """
+    upstream = plan.policy == "upstream"
+    if plan.too_large is not None or (upstream and view.fatal is not None):
+        return upstream
+    switches, table = snapshot.switches, snapshot.shared.selectors
+    skipping = switches.OptionalNodeOperations and "DRAOptionalNodeOperations" not in node.features
+    pools = [(seen, snapshot.state(seen)) for seen in view.pools]
+    shareable = 0
+    for seen in view.pools:
+        shareable |= seen.view.base.multi << seen.offset
+    groups: dict[int, int] = {}
+    for claim in plan.claims:
+        covered: list[list[tuple[int, int]]] = [[] for _ in claim.constraints]
+        for request in claim.requests:
+            single = len(request.alternatives) == 1
+            enough = False
+            for alternative in request.alternatives:
+                open_ = 0
+                for seen, state in pools:
+                    base = seen.view.base
+                    masks = alternative.on_base(base, table, switches)
+                    if upstream and (masks.failing & seen.targets or masks.uncountable & seen.here):
+                        return True
+                    free = masks.open & seen.here
+                    if skipping:
+                        free &= ~base.skip
+                    if not alternative.admin:
+                        free &= ~state.busy & state.fitting(upstream)
+                    open_ |= free << seen.offset
+                if open_.bit_count() < alternative.count:
+                    continue
+                enough = True
+                if not single:
+                    break
+                for number, constraint in enumerate(claim.constraints):
+                    if constraint.covers(alternative):
+                        covered[number].append((alternative.count, open_))
+                if not alternative.admin and not open_ & shareable:
+                    groups[open_] = groups.get(open_, 0) + alternative.count
+            if not enough:
+                return False
+        if not switches.ListTypeAttributes and not all(
+            constraint.distinct or _some_value(constraint.attribute, needs, view, shareable)
+            for constraint, needs in zip(claim.constraints, covered, strict=True)
+            if needs
+        ):
+            return False
+    return all(
+        sum(count for other, count in groups.items() if not other & ~mask) <= mask.bit_count() for mask in groups
+    )
+
+
+def _some_value(attribute: str, needs: list[tuple[int, int]], view: NodeView, shareable: int) -> bool:
+    """Whether some value of the attribute has enough devices for all requests that must agree on it."""
+    values: dict[Scalar, int] = {}
+    for seen in view.pools:
+        for value, mask in seen.view.base.values_of(attribute).items():
+            values[value] = values.get(value, 0) | mask << seen.offset
+    return any(_enough(needs, mask, shareable) for mask in values.values())

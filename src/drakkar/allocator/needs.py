@@ -108,14 +108,14 @@ class NodeTask:
         for seen, state in zip(self.view.pools, self.states, strict=True):
             base = seen.view.base
             masks = alternative.on_base(base, self.table, self.switches)
-            usable = masks.passing & seen.here
-            lost = masks.tainted | masks.refused | masks.oversize | masks.uncountable
+            free = masks.open & seen.here
             if self.switches.OptionalNodeOperations and base.skip and not self._may_skip():
-                lost |= base.skip
-            free = usable & ~lost
+                free &= ~base.skip
             error = 0
             if upstream:
-                error = (masks.failing & seen.targets) | (masks.uncountable & usable)
+                error = (masks.failing & seen.targets) | (masks.uncountable & masks.passing & seen.here)
+            if upstream or not alternative.admin:
+                free &= state.fitting(upstream)
             if not alternative.admin:
                 free &= ~state.busy
                 error &= ~state.busy

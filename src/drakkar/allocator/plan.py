@@ -58,6 +58,8 @@ class OnBase:
     oversize: int
     #: The amount cannot be computed.
     uncountable: int
+    #: What is left of ``passing`` after all of that.
+    open: int
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +127,9 @@ class Alternative:
                         oversize |= 1 << position
                 except Fault:
                     uncountable |= 1 << position
-        return OnBase(alive & ~unbound, failing & ~unbound, tainted, refused, unbound, oversize, uncountable)
+        passing = alive & ~unbound
+        left = passing & ~(tainted | refused | oversize | uncountable)
+        return OnBase(passing, failing & ~unbound, tainted, refused, unbound, oversize, uncountable, left)
 
     def accepts(self, taint: DeviceTaint) -> bool:
         """Whether one of the request's tolerations covers the taint."""
@@ -187,6 +191,10 @@ class Plan:
     policy: str
     claims: tuple[ClaimPlan, ...]
     classes: dict[str, DeviceClass | None]
+    #: Whether counting devices says all there is to say in advance: no faults, no mode All.
+    countable: bool = False
+    #: Number of the first claim that needs too many devices, for countable plans.
+    too_large: int | None = None
     #: Per node, what was found out about it; see :mod:`drakkar.allocator.problem`.
     memory: dict[str, object] = field(default_factory=dict[str, object])
 
@@ -206,7 +214,20 @@ def make_plan(specs: Sequence[ResourceClaimSpec], snapshot: Snapshot, policy: st
     plan = Plan(policy, (), {})
     planner = _Planner(snapshot, plan.classes)
     plan.claims = tuple(planner.claim(spec) for spec in specs)
+    plan.countable = all(_countable(claim) for claim in plan.claims)
+    if plan.countable:
+        for number, claim in enumerate(plan.claims):
+            if sum(min(a.count for a in request.alternatives) for request in claim.requests) > MAX_RESULTS:
+                plan.too_large = number
+                break
     return plan
+
+
+def _countable(claim: ClaimPlan) -> bool:
+    return claim.constraint_fault is None and all(
+        request.fault is None and all(a.fault is None and not a.all_devices for a in request.alternatives)
+        for request in claim.requests
+    )
 
 
 class _Planner:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drakkar.allocator.bounds import Bounds
+from drakkar.allocator.bounds import Bounds, may_fit
 from drakkar.allocator.explain import aggregate, named, node_reason
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
@@ -153,16 +153,16 @@ class Problem:
                     break
             else:
                 return old
-        return _Verdict(self._may_fit(name), view, usages)
+        return _Verdict(self._may_fit(name, view), view, usages)
 
-    def _may_fit(self, name: str) -> bool:
+    def _may_fit(self, name: str, view: NodeView) -> bool:
+        if self.plan.countable:
+            return may_fit(self.snapshot, self.plan, self.snapshot.world.nodes[name], view)
         try:
             task = self.task(name)
         except Fault:
             return self.plan.policy == "upstream"
-        if task.too_large is not None or task.incomplete is not None:
-            return False
-        return not Bounds.hopeless(task)
+        return task.too_large is None and task.incomplete is None
 
     def _reason(self, name: str) -> Reason:
         """Why the node does not fit, taken from memory when it is there."""

@@ -36,7 +36,7 @@ _Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]
 class CompiledSelector:
     """A node selector ready to be asked; ``fault`` says why it cannot be used, if so."""
 
-    __slots__ = ("fault", "hooks", "selector", "terms")
+    __slots__ = ("exact", "fault", "hooks", "selector", "terms")
 
     def __init__(self, selector: NodeSelector) -> None:
         self.selector = selector
@@ -57,6 +57,8 @@ class CompiledSelector:
             )
         #: Labels of which a matching node has at least one, or None when no such list is known.
         self.hooks: tuple[Hook, ...] | None = self._find_hooks()
+        #: Whether having one of the hooks is also enough.
+        self.exact = self.hooks is not None and all(len(fields) + len(exprs) == 1 for fields, exprs in self.terms)
 
     def matches(self, labels: dict[str, str], name: str) -> bool:
         """Whether the node is selected (a faulty selector selects nothing)."""

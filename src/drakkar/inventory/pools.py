@@ -37,6 +37,8 @@ class Base:
     __slots__ = (
         "_draws",
         "_having",
+        "_here",
+        "_here_asked",
         "_scalars",
         "_sets",
         "by_name",
@@ -108,10 +110,48 @@ class Base:
                 self.tainted |= bit
         #: Selector text → (passing, failing) positions; filled by the selector table.
         self.selected: dict[str, tuple[int, int]] = {}
+        #: Node label → positions whose own selector is content with it; the others have to be asked.
+        self._here: dict[Hook, int] | None = None
+        self._here_asked = 0
         self._draws: list[Uses] | None = None
         self._scalars: dict[str, list[Scalar | None]] = {}
         self._sets: dict[str, list[frozenset[Scalar]]] = {}
         self._having: dict[str, dict[Scalar, int]] = {}
+
+    def on_node(self, targets: int, labels: dict[str, str], name: str) -> int:
+        """Those of the targeted positions whose own node fields select the node too."""
+        own = targets & self.per_device
+        if not own:
+            return targets
+        if self._here is None:
+            self._here = self._index_nodes()
+        here = targets & ~own
+        index = self._here
+        found = index.get((NAME_KEY, name), 0)
+        for label in labels.items():
+            found |= index.get(label, 0)
+        here |= own & found
+        for position in bits(own & self._here_asked):
+            if self.devices[position].on_node(labels, name):
+                here |= 1 << position
+        return here
+
+    def _index_nodes(self) -> dict[Hook, int]:
+        index: dict[Hook, int] = {}
+        for position in bits(self.per_device):
+            record = self.devices[position]
+            device = record.device
+            hooks: tuple[Hook, ...] | None = None
+            if device.nodeName:
+                hooks = ((NAME_KEY, device.nodeName),)
+            elif not device.allNodes and record.node is not None and record.node.exact:
+                hooks = record.node.hooks
+            if hooks is None:
+                self._here_asked |= 1 << position
+                continue
+            for hook in hooks:
+                index[hook] = index.get(hook, 0) | 1 << position
+        return index
 
     def draws(self) -> list[Uses]:
         """Per position, what the device draws from the pool's counters."""
@@ -139,13 +179,17 @@ class Base:
 
     def having(self, attribute: str, value: Scalar) -> int:
         """Positions at which a scalar attribute has the value."""
+        return self.values_of(attribute).get(value, 0)
+
+    def values_of(self, attribute: str) -> dict[Scalar, int]:
+        """Scalar values of an attribute in the pool → positions."""
         masks = self._having.get(attribute)
         if masks is None:
             masks = self._having[attribute] = {}
             for position, found in enumerate(self.scalars(attribute)):
                 if found is not None:
                     masks[found] = masks.get(found, 0) | 1 << position
-        return masks.get(value, 0)
+        return masks
 
     def sets(self, attribute: str) -> list[frozenset[Scalar]]:
         """Per position, the value of an attribute as a set; empty where it is missing."""
@@ -182,9 +226,23 @@ class Base:
 class BaseUsage:
     """What usage means for the positions of a base: bits in use, counters left, shares taken."""
 
-    __slots__ = ("busy", "consumed", "held_groups", "negative", "residual", "residual_kept", "shared")
+    __slots__ = (
+        "_base",
+        "_fitting",
+        "_fitting_kept",
+        "busy",
+        "consumed",
+        "held_groups",
+        "negative",
+        "residual",
+        "residual_kept",
+        "shared",
+    )
 
     def __init__(self, base: Base, usage: PoolUsage) -> None:
+        self._base = base
+        self._fitting: int | None = None
+        self._fitting_kept: int | None = None
         self.busy = 0
         for name in usage.dedicated:
             self.busy |= base.by_name.get(name, 0)
@@ -232,6 +290,35 @@ class BaseUsage:
         if base.groups:
             for name in held:
                 self.held_groups |= base.by_name.get(name, 0)
+
+    def fitting(self, upstream: bool) -> int:
+        """Positions for which the counters left suffice; a device with shares out has paid already."""
+        found = self._fitting if upstream else self._fitting_kept
+        if found is None:
+            found = self._find_fitting(upstream)
+            if upstream:
+                self._fitting = found
+            else:
+                self._fitting_kept = found
+        return found
+
+    def _find_fitting(self, upstream: bool) -> int:
+        base = self._base
+        every = (1 << len(base.devices)) - 1
+        paid = self.shared & base.multi
+        asked = base.with_counters & ~paid
+        if not base.declared or not asked:
+            return every
+        if upstream and self.negative:
+            return every & ~asked
+        residual = self.residual if upstream else self.residual_kept
+        draws = base.draws()
+        for position in bits(asked):
+            for counter, nanos in draws[position]:
+                if residual[counter] < nanos:
+                    every &= ~(1 << position)
+                    break
+        return every
 
 
 def usage_on(base: Base, usage: PoolUsage) -> BaseUsage:

@@ -15,7 +15,7 @@ from drakkar.api.resource.v1 import AllocationResult, DeviceClass
 from drakkar.inventory.devices import PoolKey
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
-from drakkar.inventory.pools import BaseUsage, Pool, PoolView, bits, usage_on
+from drakkar.inventory.pools import BaseUsage, Pool, PoolView, usage_on
 from drakkar.inventory.selection import SelectorTable
 from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import PoolUsage, holdings_of
@@ -62,7 +62,7 @@ class BrokenPool:
 class NodeView:
     """All devices a node can use, in the order in which upstream tries them."""
 
-    __slots__ = ("broken", "fatal", "name", "places", "pools", "size")
+    __slots__ = ("_places", "broken", "fatal", "name", "pools", "size")
 
     def __init__(self, name: str, pools: list[SeenPool], broken: list[BrokenPool], fatal: str | None) -> None:
         self.name = name
@@ -72,10 +72,18 @@ class NodeView:
         #: A fault that ends every attempt on this node (a node selector that cannot be parsed).
         self.fatal = fatal
         self.size = pools[-1].offset + len(pools[-1].view.base.devices) if pools else 0
-        #: Position in the view → (number of the pool, position in the pool).
-        self.places = [
-            (number, local) for number, seen in enumerate(pools) for local in range(len(seen.view.base.devices))
-        ]
+        self._places: list[tuple[int, int]] | None = None
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Position in the view → (number of the pool, position in the pool)."""
+        if self._places is None:
+            self._places = [
+                (number, local)
+                for number, seen in enumerate(self.pools)
+                for local in range(len(seen.view.base.devices))
+            ]
+        return self._places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,10 +150,7 @@ def _make_view(node: Node, sources: Iterable[tuple[Pool, ...]]) -> NodeView:
             broken.append(BrokenPool(len(valid), pool, view))
             continue
         base = view.base
-        here = view.targets
-        for position in bits(here & base.per_device):
-            if not base.devices[position].on_node(node.labels, node.name):
-                here &= ~(1 << position)
+        here = base.on_node(view.targets, node.labels, node.name)
         valid.append(SeenPool(pool, view, offset, view.targets, here))
         offset += len(base.devices)
     return NodeView(node.name, valid, broken, fatal)
