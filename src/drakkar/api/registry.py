@@ -21,6 +21,7 @@ from __future__ import annotations
 from drakkar.api.core import defaults as core_defaults
 from drakkar.api.core import strategy as core_strategy
 from drakkar.api.core import validation as core_validation
+from drakkar.api.core import workloads
 from drakkar.api.resource import defaults as resource_defaults
 from drakkar.api.resource import strategy as resource_strategy
 from drakkar.api.resource import v1 as resource
@@ -29,7 +30,11 @@ from drakkar.api.rules import Defaults, Strategy, Validate, ValidationContext
 
 __all__ = ["Defaults", "Strategy", "Validate", "ValidationContext", "defaults_for", "strategy_for", "validator_for"]
 
-_DEFAULTS: dict[tuple[str, str], Defaults] = {**resource_defaults.DEFAULTS, **core_defaults.DEFAULTS}
+_DEFAULTS: dict[tuple[str, str], Defaults] = {
+    **resource_defaults.DEFAULTS,
+    **core_defaults.DEFAULTS,
+    **workloads.DEFAULTS,
+}
 _STRATEGIES: dict[tuple[str, str], Strategy] = {
     **{(resource.GROUP, kind): strategy for kind, strategy in resource_strategy.STRATEGIES.items()},
     **core_strategy.STRATEGIES,

@@ -364,3 +364,25 @@ def test_message_of_a_forbidden_pod_update() -> None:
     assert describe(error).startswith(
         "Forbidden: pod updates may not change fields other than `spec.containers[*].image`"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "expected"),
+    [
+        ("ReplicaSet", "v1", {"replicas": 1}),
+        ("StatefulSet", "v1", {"podManagementPolicy": "OrderedReady"}),
+        ("DaemonSet", "v1", {"updateStrategy": {"type": "RollingUpdate",
+                                                "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}}),
+        ("CronJob", "v1", {"concurrencyPolicy": "Allow", "failedJobsHistoryLimit": 1}),
+        ("PodGroup", "v1beta1", {"disruptionMode": {"single": {}}}),
+    ],
+)  # fmt: skip
+def test_defaults_of_other_workloads(kind: str, version: str, expected: Object) -> None:
+    obj: Object = {"metadata": {"name": "x"}}
+    defaults = defaults_for(kind, version)
+    assert defaults is not None
+    defaults(obj)
+    assert {field: obj["spec"][field] for field in expected} == expected
+    again = copy.deepcopy(obj)
+    defaults(again)
+    assert again == obj

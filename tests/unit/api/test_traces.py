@@ -65,6 +65,15 @@ def test_creates_give_the_same_object() -> None:
     assert seen >= {"Pod", "Job", "Node", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceTaintRule"}
 
 
+def test_deployment_defaults() -> None:
+    sent, got = next((sent, got) for _, sent, got in creates() if got["kind"] == sent["kind"] == "Deployment")
+    defaults = defaults_for("Deployment", "v1")
+    assert defaults is not None
+    obj = copy.deepcopy(sent)
+    defaults(obj)
+    assert obj["spec"] == got["spec"]
+
+
 @pytest.mark.parametrize("name", ["create invalid (422)", "create unknown field warn"])
 def test_refused_creates_name_the_same_causes(name: str) -> None:
     sent, status = next((sent, got) for step, sent, got in creates() if step == name)

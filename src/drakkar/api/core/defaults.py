@@ -154,9 +154,18 @@ def _volume(volume: Object) -> None:
 
 def job(obj: Object) -> None:
     """A Job of batch/v1."""
-    spec = _ensure(obj, "spec")
     _ensure(obj, "status")
+    job_spec(_ensure(obj, "spec"))
+    labels = child(obj, "spec", "template", "metadata", "labels")
+    if labels and not at(obj, "metadata", "labels"):
+        _ensure(obj, "metadata")["labels"] = dict(labels)
+
+
+def job_spec(spec: Object, *, template_only: bool = False) -> None:
+    """The spec of a Job; ``template_only`` leaves the Job's own fields open, as inside a CronJob."""
     pod_template(_ensure(spec, "template"))
+    if template_only:
+        return
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
     _absent(spec, "parallelism", 1)
@@ -168,9 +177,6 @@ def job(obj: Object) -> None:
     for rule in children(spec, "podFailurePolicy", "rules"):
         for pattern in children(rule, "onPodConditions"):
             _absent(pattern, "status", "True")
-    labels = child(spec, "template", "metadata", "labels")
-    if labels and not at(obj, "metadata", "labels"):
-        _ensure(obj, "metadata")["labels"] = dict(labels)
 
 
 # Nodes, namespaces, leases.
