@@ -237,7 +237,9 @@ def _parts(
     if options.controllers:
         from drakkar.controllers import Controllers, ControllerSettings
 
-        settings = ControllerSettings(node_grace=options.node_grace, lease_period=options.lease_period)
+        settings = ControllerSettings(
+            node_grace=options.node_grace, lease_period=options.lease_period, loss_by_silence=True
+        )
         yield "controllers", Controllers(clients["controllers"], clock, settings=settings).run()
     if fleet is not None and options.driver and "tpu" in fleet.profiles():
         from drakkar.drivers.tpu import TpuDriver

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import UsageError
@@ -37,8 +37,9 @@ class ControllerSettings:
     #: Silence after which a node is lost, and the heartbeat period of its lease.
     node_grace: float = 40.0
     lease_period: float = 10.0
-    #: Whether silence alone is loss; on a cluster that is not ours only by explicit choice (design.md, node loss).
-    loss_by_silence: bool = True
+    #: Whether silence alone is loss. None: only where ``only`` names node-loss, which is the explicit choice that it
+    #: takes on a cluster that is not ours (design.md, node loss).
+    loss_by_silence: bool | None = None
     #: Certificate in PEM for ``kube-root-ca.crt``; empty: none is published.
     root_ca: str = ""
     garbage_kinds: tuple[Kind, ...] = DEFAULT_KINDS
@@ -64,7 +65,7 @@ CONTROLLERS: dict[str, Factory] = {
     ),
     "nodeeviction": lambda client, clock, s: NodeEviction(clock),
     "node-loss": lambda client, clock, s: NodeLoss(
-        client, clock, grace=s.node_grace, lease_period=s.lease_period, by_silence=s.loss_by_silence
+        client, clock, grace=s.node_grace, lease_period=s.lease_period, by_silence=bool(s.loss_by_silence)
     ),
     "podgroups": lambda client, clock, s: PodGroups(),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
@@ -95,6 +96,8 @@ class Controllers:
         unknown = sorted(set(only or ()) - CONTROLLERS.keys())
         if unknown:
             raise UsageError(f"unknown controller {', '.join(unknown)}; choose from {', '.join(CONTROLLERS)}")
+        if settings.loss_by_silence is None:
+            settings = replace(settings, loss_by_silence="node-loss" in (only or ()))
         chosen = CONTROLLERS.keys() if only is None else only
         wanted = [name for name in CONTROLLERS if name in chosen and (name != "podgroups" or settings.pod_groups)]
         self._own_caches = caches is None

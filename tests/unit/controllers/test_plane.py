@@ -32,7 +32,7 @@ from tests.support.eventually import eventually, memory_plane
 from tests.unit.controllers.objects import claim, job, lease, node, pod, slice_, template
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-SETTINGS = ControllerSettings(node_grace=0.6, lease_period=0.1, root_ca="PEM")
+SETTINGS = ControllerSettings(node_grace=0.6, lease_period=0.1, root_ca="PEM", loss_by_silence=True)
 
 
 @asynccontextmanager
@@ -252,6 +252,21 @@ def test_namespace_with_everything_in_it_ends() -> None:
         assert await items(client, POD, "space") == []
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("only", "asked", "by_silence"),
+    [(None, None, False), (None, True, True), ({"node-loss"}, None, True), ({"node-loss"}, False, False)],
+)
+def test_silence_is_loss_only_by_choice(only: set[str] | None, asked: bool | None, by_silence: bool) -> None:
+    async def main() -> None:
+        async with memory_plane() as client:
+            settings = ControllerSettings(loss_by_silence=asked)
+            controllers = Controllers(client, SystemClock(), only=only, settings=settings)
+            loss: Any = controllers.runners["node-loss"]
+            assert loss._controller._by_silence is by_silence
+
+    asyncio.run(main())
 
 
 def test_unknown_name_is_refused() -> None:
