@@ -134,11 +134,6 @@ def uid(text: str) -> tuple[str, ...]:
     )
 
 
-def is_fully_qualified(text: str) -> bool:
-    """Whether a name has a domain."""
-    return "/" in text
-
-
 def interface_address(text: str) -> tuple[str, ...]:
     """An IP address with its prefix length, in canonical spelling, such as ``192.0.2.5/24``."""
     try:

@@ -18,7 +18,6 @@ from drakkar.api.tree import child, children, text, texts
 ANNOTATIONS_MAX: Final = 256 * 1024
 _PLAIN_FINALIZERS: Final = frozenset((NAMESPACE_FINALIZER, ORPHAN_DEPENDENTS, FOREGROUND_DELETION))
 _IMMUTABLE: Final = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
-_CARRIED: Final = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
 def validate_metadata(
@@ -35,20 +34,6 @@ def validate_metadata_update(new: Object, old: Object, *, namespaced: bool) -> l
     faults = Faults()
     check_metadata_update(faults, child(new, "metadata"), child(old, "metadata"), namespaced)
     return faults.found
-
-
-def carry_identity(new: Object, old: Object) -> None:
-    """What an update cannot take away, in place in ``new``, before it is validated.
-
-    A client may leave out the UID; the time of creation and a deletion that has been asked
-    for stay as they are stored, whatever the client sent.
-    """
-    metadata, before = new.setdefault("metadata", {}), child(old, "metadata")
-    if not metadata.get("uid") and before.get("uid"):
-        metadata["uid"] = before["uid"]
-    for field in _CARRIED:
-        if before.get(field) is not None:
-            metadata[field] = before[field]
 
 
 def check_metadata(faults: Faults, meta: Object, namespaced: bool, name_format: formats.Check, path: str) -> None:

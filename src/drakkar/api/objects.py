@@ -179,23 +179,14 @@ def pod_requests(pod: Mapping[str, Any]) -> dict[str, Quantity]:
     sidecars listed before it; the larger of both needs counts. Pod-level resources replace
     the sum, and the overhead of the runtime comes on top.
     """
-    return _pod_resources(pod, "requests")
-
-
-def pod_limits(pod: Mapping[str, Any]) -> dict[str, Quantity]:
-    """Limits added up like :func:`pod_requests`; a resource without a limit in some container may still appear."""
-    return _pod_resources(pod, "limits")
-
-
-def _pod_resources(pod: Mapping[str, Any], which: str) -> dict[str, Quantity]:
     spec = child(pod, "spec")
     total: dict[str, Quantity] = {}
     sidecars: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}
     for container in children(spec, "containers"):
-        _combine(total, _amounts(container, which), _plus)
+        _combine(total, _amounts(container, "requests"), _plus)
     for container in children(spec, "initContainers"):
-        wanted = _amounts(container, which)
+        wanted = _amounts(container, "requests")
         if is_sidecar(container):
             _combine(total, wanted, _plus)
             _combine(sidecars, wanted, _plus)
@@ -204,12 +195,10 @@ def _pod_resources(pod: Mapping[str, Any], which: str) -> dict[str, Quantity]:
             _combine(wanted, sidecars, _plus)
         _combine(peak, wanted, max)
     _combine(total, peak, max)
-    for name, amount in _amounts(spec, which).items():
+    for name, amount in _amounts(spec, "requests").items():
         if name in _POD_LEVEL or name.startswith("hugepages-"):
             total[name] = amount
     overhead = {name: Quantity.parse(str(spelled)) for name, spelled in child(spec, "overhead").items()}
-    if which == "limits":
-        overhead = {name: amount for name, amount in overhead.items() if name in total}
     _combine(total, overhead, _plus)
     return total
 

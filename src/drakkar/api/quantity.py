@@ -255,9 +255,3 @@ def _parse(text: str) -> Quantity:
 def parse_int(text: str) -> int:
     """Whole units of the quantity ``text``, rounded up: for amounts that are counted, not measured."""
     return _parse(text).to_int()
-
-
-@lru_cache(maxsize=16384)
-def parse_milli(text: str) -> int:
-    """Thousandths of the quantity ``text``, rounded up: for CPU."""
-    return _parse(text).to_milli()

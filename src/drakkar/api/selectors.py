@@ -93,11 +93,6 @@ class LabelSelector:
             found.append(Requirement(expression["key"], operator, frozenset(expression.get("values") or ())))
         return LabelSelector(tuple(found))
 
-    @staticmethod
-    def from_map(labels: Labels | None) -> LabelSelector:
-        """All of these labels with these values."""
-        return LabelSelector.from_object({"matchLabels": dict(labels or {})})
-
 
 _TOKEN: Final = re.compile(r"\s*(?:(==|!=|=|<|>|,|\(|\)|!)|([^\s=!<>,()]+)|$)")
 _KEY: Final = re.compile(

@@ -9,7 +9,7 @@ import pytest
 from drakkar.api import formats
 from drakkar.api.errors import FieldError
 from drakkar.api.faults import Faults, describe, keyed
-from drakkar.api.metadata import carry_identity, validate_metadata, validate_metadata_update
+from drakkar.api.metadata import validate_metadata, validate_metadata_update
 
 INVALID, REQUIRED, FORBIDDEN = "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
@@ -78,12 +78,6 @@ def test_update() -> None:
     assert describe(error) == (
         'Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"c/d"}'
     )
-
-
-def test_identity_is_carried_over() -> None:
-    new: dict[str, Any] = {"metadata": {"name": "a"}}
-    carry_identity(new, {"metadata": {"uid": "u", "creationTimestamp": "t", "deletionTimestamp": "d"}})
-    assert new["metadata"] == {"name": "a", "uid": "u", "creationTimestamp": "t", "deletionTimestamp": "d"}
 
 
 @pytest.mark.parametrize(

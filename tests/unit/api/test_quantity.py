@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakkar.api.errors import ParseError
-from drakkar.api.quantity import Quantity, parse_int, parse_milli
+from drakkar.api.quantity import Quantity, parse_int
 
 SUFFIXES = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "e3", "E-2", "e+1"]
 FACTORS = {
@@ -92,7 +92,6 @@ def test_rounding_goes_away_from_zero(text: str) -> None:
     assert abs(quantity.to_int()) >= abs(exact)
     assert abs(quantity.to_int() - exact) < 1
     assert parse_int(text) == quantity.to_int()
-    assert parse_milli(text) == quantity.to_milli()
     assert quantity.has_milli == (Fraction(quantity.to_milli(), 1000) == exact)
 
 
