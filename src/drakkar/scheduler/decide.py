@@ -27,7 +27,7 @@ from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.queue import Cause
 
 #: How many nodes that pass the plain rules are compared before the best is taken.
-COMPARED = 64
+COMPARED = 32
 #: On how many of them devices are searched for, at most, before giving up for this time.
 SEARCHED = 512
 #: How many of the nodes that the allocator left out are looked at for the reason.
@@ -183,13 +183,13 @@ class _Attempt:
     # pods that need no new devices
 
     def _without_search(self, among: frozenset[str] | None) -> Decision | None:
-        names = self._hosts_of_claims()
+        names: Iterable[str] | None = self._hosts_of_claims()
         if names is None:
             order = self.cluster.node_names()
             start = self.start % len(order) if order else 0
-            names = [*islice(order, start, None), *islice(order, start)]
+            names = chain(islice(order, start, None), islice(order, start))
         if among is not None:
-            names = [name for name in names if name in among]
+            names = (name for name in names if name in among)
         fits = [*islice(self._fit(names), COMPARED)]
         if not fits:
             return None
@@ -218,13 +218,8 @@ class _Attempt:
         names: Sequence[str],
         among: frozenset[str] | None,
     ) -> Decision | None:
-        fits = self._fit(names)
-        compared = [*islice(fits, COMPARED)]
-        if any(preference(self.pod, node) for node in compared):
-            # Stable: among equally wished for nodes the allocator's order stands.
-            compared.sort(key=lambda node: -preference(self.pod, node))
         refused: list[str] = []
-        for number, node in enumerate(chain(compared, fits)):
+        for number, node in enumerate(self._by_preference(self._fit(names))):
             if number == SEARCHED:
                 self.refusals["node(s) were not searched in this attempt"] += 1
                 break
@@ -252,6 +247,23 @@ class _Attempt:
             excluded = allocator.explain(problem, [*refused, *others[:EXPLAINED]])
             self.refusals[self._device_text(excluded)] += len(others) + len(refused)
         return None
+
+    def _by_preference(self, nodes: Iterator[Node]) -> Iterator[Node]:
+        """Nodes that the pod could not wish for more come as they are, the others in sorted groups behind them."""
+        highest = sum(int(wish.get("weight") or 0) for wish in self.pod.preferred_affinity)
+        others: list[tuple[int, Node]] = []
+        for node in nodes:
+            wish = preference(self.pod, node)
+            if wish == highest:
+                yield node
+                continue
+            others.append((wish, node))
+            if len(others) == COMPARED:
+                break
+        # Stable: among equally wished for nodes the allocator's order stands.
+        yield from (node for _, node in sorted(others, key=lambda other: -other[0]))
+        if len(others) == COMPARED:
+            yield from nodes
 
     def _device_text(self, reason: Reason) -> str:
         served = f" for {', '.join(sorted(self.missing))}" if self.missing else ""

@@ -211,8 +211,9 @@ class FakeServer:
         while generation == self.generation:
             changed = self.changed
             await self.deliver.wait()
+            until = self.revision
             for revision, event, where, obj in [*self.history]:
                 if revision > position and where == collection and namespace in ("", obj["metadata"].get("namespace")):
                     yield frame(event, obj)
-            position = max(position, self.revision)
+            position = until
             await changed.wait()
