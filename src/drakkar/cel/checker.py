@@ -238,13 +238,15 @@ class _Checker:
         for overload in overloads:
             if overload.member != member or len(overload.params) != len(given):
                 continue
-            fresh = Mapping()
-            for name in overload.type_params:
-                fresh.assignable(self._variable(), types.param(name))
-            if not self._mapping.assignable_all(given, [fresh.substitute(param) for param in overload.params]):
+            params, candidate = overload.params, overload.result
+            if overload.type_params:
+                fresh = {name: self._variable() for name in overload.type_params}
+                params = tuple(types.replace(param, fresh) for param in params)
+                candidate = types.replace(candidate, fresh)
+            if not self._mapping.assignable_all(given, params):
                 continue
             found.append(overload.id)
-            candidate = self._mapping.substitute(fresh.substitute(overload.result))
+            candidate = self._mapping.substitute(candidate)
             if result is None:
                 result = candidate
             elif result.kind != "dyn" and result != candidate:

@@ -7,6 +7,7 @@ and name, compared with a constant) becomes one closure each.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
@@ -98,7 +99,7 @@ class _Builder:
             case "matches" if node.operands[1] in self._constants:
                 pattern = self._constants[node.operands[1]]
                 return _matches(self.build(node.operands[0], aliases, slots), pattern, pos)
-            case "@in" | "_==_":
+            case "@in" | "_==_" | "_<_" | "_<=_" | "_>_" | "_>=_":
                 fused = self._fused(node, aliases, slots)
                 if fused is not None:
                     return fused
@@ -128,8 +129,13 @@ class _Builder:
                 return _member(self.build(left, aliases, slots), self._constants[right])
             return None
         path = path_of(left, aliases)
-        if path is not None and right in self._constants and type(self._constants[right]) is str:
-            return _equals_text(path, self._constants[right], left.pos, node.pos)
+        if path is None or right not in self._constants:
+            return None
+        constant = self._constants[right]
+        if node.function == "_==_" and type(constant) is str:
+            return _equals_text(path, constant, left.pos, node.pos)
+        if type(constant) is int and len(path) == 3 and path[0] == "attributes":
+            return _compares_int(path, node.function, constant, left.pos, node.pos)
         return None
 
     def _or_value(self, node: Call, aliases: Aliases, slots: dict[str, Closure]) -> Closure:
@@ -433,7 +439,7 @@ def _value_or(path: Path, other: Closure) -> Closure:
     return capacity
 
 
-def _equals_text(path: Path, text: str, pos: int, operator: int) -> Closure:
+def _equals_text(path: Path, text: str, pos: int, operator_pos: int) -> Closure:
     if path == ("driver",):
         return lambda env: env[0].driver == text
     if len(path) == 3 and path[0] == "attributes":
@@ -444,10 +450,42 @@ def _equals_text(path: Path, text: str, pos: int, operator: int) -> Closure:
                 value = env[0].attributes[domain][name]
             except KeyError:
                 raise _missing(name, pos) from None
-            return value == text if type(value) is str else equals(value, text)
+            return value == text if type(value) is str else _at(operator_pos, equals, value, text)
 
-        return _positioned(attribute, operator)
-    return _apply(equals, [_path(path, pos), _constant(text)], operator)
+        return attribute
+    return _apply(equals, [_path(path, pos), _constant(text)], operator_pos)
+
+
+_INT_COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "_==_": operator.eq,
+    "_<_": operator.lt,
+    "_<=_": operator.le,
+    "_>_": operator.gt,
+    "_>=_": operator.ge,
+}
+
+
+def _compares_int(path: Path, function: str, number: int, pos: int, operator_pos: int) -> Closure:
+    _, domain, name = path
+    compare, general = _INT_COMPARISONS[function], FUNCTIONS[function]
+
+    def run(env: Env) -> bool:
+        try:
+            value = env[0].attributes[domain][name]
+        except KeyError:
+            raise _missing(name, pos) from None
+        return compare(value, number) if type(value) is int else _at(operator_pos, general, value, number)
+
+    return run
+
+
+def _at(pos: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function; its errors point to ``pos``."""
+    try:
+        return function(*args)
+    except EvaluationError as error:
+        error.offset = pos
+        raise
 
 
 def _member(item: Closure, constants: list[Any]) -> Closure:
@@ -571,7 +609,7 @@ def _items(range_: Closure, pairs: bool, pos: int) -> Closure:
 
 def _quantifier(items: Closure, predicate: Closure, first: int, second: int | None, universal: bool) -> Closure:
     decides = not universal
-    operator = "&&" if universal else "||"
+    name = "&&" if universal else "||"
 
     def run(env: Env) -> bool:
         failure: EvaluationError | None = None
@@ -588,7 +626,7 @@ def _quantifier(items: Closure, predicate: Closure, first: int, second: int | No
             if value is decides:
                 return decides
             if value is not universal:
-                failure = failure or no_overload(operator, value)
+                failure = failure or no_overload(name, value)
         if failure is not None:
             raise failure
         return universal

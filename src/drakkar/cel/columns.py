@@ -22,6 +22,7 @@ from drakkar.cel.access import Path
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError
 from drakkar.cel.program import Program
+from drakkar.cel.values import kind_of
 
 FALSE: Final = 0
 TRUE: Final = 1
@@ -219,9 +220,8 @@ def _value(device: DeviceInput, path: Path) -> Any:
 
 def _identity(value: Any) -> Any:
     """A hashable stand-in that differs wherever an expression could tell two values apart."""
-    if isinstance(value, list):
-        items: list[Any] = value
-        return (list, tuple(map(_identity, items)))
+    if kind_of(value) is list:
+        return (list, tuple(map(_identity, value)))
     if isinstance(value, Semver):
         return (Semver, str(value))
     if hasattr(value, "nanos"):

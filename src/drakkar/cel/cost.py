@@ -37,6 +37,7 @@ REGEX: Final = 0.25
 LIST_BASE: Final = 10
 MAP_BASE: Final = 30
 STRUCT_BASE: Final = 40
+AUTHORIZATION_CHECK: Final = 350_000
 
 #: Pattern lengths that stand for the named formats.
 FORMAT_PATTERNS: Final = {
@@ -616,9 +617,14 @@ def _sets(factor: int) -> Callable[[_Estimator, Call, str], _Result]:
     return cost
 
 
+def _authorization_check(estimator: _Estimator, node: Call, overload: str) -> _Result:
+    return AUTHORIZATION_CHECK, None
+
+
 _BY_FUNCTION: Final[dict[str, Callable[[_Estimator, Call, str], _Result | None]]] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _each),
     "includes": _includes,
+    "check": _authorization_check,
     "url": _traverse(TEXT),
     **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _traverse(TEXT, keeps_size=True)),
     "replace": _replace,
@@ -642,8 +648,8 @@ def _allocating(cost: int, size: Size) -> _Result:
 
 
 def _number(node: Node, default: int) -> int:
-    if isinstance(node, Literal) and isinstance(node.value, int) and node.value >= 0:
-        return node.value
+    if isinstance(node, Literal) and type(node.value) is int:
+        return max(node.value, 0)
     return default
 
 

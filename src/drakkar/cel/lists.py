@@ -111,7 +111,7 @@ def number_range(count: Any) -> list[int]:
     if type(count) is not int:
         raise no_overload("lists.range", count)
     if count < 0:
-        return []
+        raise EvaluationError("invalid-argument", f"lists.range: size must be non-negative, got {count}")
     if count > _MAX_RANGE:
         raise EvaluationError("invalid-argument", f"lists.range: {count} exceeds {_MAX_RANGE}")
     return list(range(count))

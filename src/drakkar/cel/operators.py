@@ -474,6 +474,13 @@ def optional_value(value: Any) -> Any:
     return value.value
 
 
+def unwrap(value: Any) -> list[Any]:
+    """``optional.unwrap`` and ``unwrapOpt``: the values that are present."""
+    if kind_of(value) is not list or any(kind_of(item) is not Optional for item in value):
+        raise no_overload("unwrap", value)
+    return [item.value for item in value if item.present]
+
+
 def none() -> Optional:
     """``optional.none``."""
     return NONE
@@ -487,7 +494,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "uint": to_uint, "string": to_string, "duration": timelib.to_duration, "timestamp": timelib.to_timestamp,
     "contains": string_contains, "endsWith": ends_with, "startsWith": starts_with, "matches": matches,
     "optional.of": optional, "optional.ofNonZeroValue": of_non_zero, "optional.none": none,
-    "hasValue": has_value, "value": optional_value,
+    "optional.unwrap": unwrap, "unwrapOpt": unwrap, "hasValue": has_value, "value": optional_value,
 }  # fmt: skip
 
 #: Functions whose calls with constant arguments are computed while compiling.

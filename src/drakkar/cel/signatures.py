@@ -164,6 +164,39 @@ or
  optional_or_optional .(optional(V), optional(V)) optional(V)
 orValue
  optional_orValue_value .(optional(V), V) V
+optional.unwrap
+ optional_unwrap (list(optional(V))) list(V)
+unwrapOpt
+ optional_unwrapOpt .(list(optional(V))) list(V)
+path
+ authorizer_path .(authorizer, string) pathcheck
+group
+ authorizer_group .(authorizer, string) groupcheck
+serviceAccount
+ authorizer_serviceaccount .(authorizer, string, string) authorizer
+resource
+ groupcheck_resource .(groupcheck, string) resourcecheck
+subresource
+ resourcecheck_subresource .(resourcecheck, string) resourcecheck
+namespace
+ resourcecheck_namespace .(resourcecheck, string) resourcecheck
+name
+ resourcecheck_name .(resourcecheck, string) resourcecheck
+fieldSelector
+ authorizer_fieldselector .(resourcecheck, string) resourcecheck
+labelSelector
+ authorizer_labelselector .(resourcecheck, string) resourcecheck
+check
+ pathcheck_check .(pathcheck, string) decision
+ resourcecheck_check .(resourcecheck, string) decision
+errored
+ decision_errored .(decision) bool
+error
+ decision_error .(decision) string
+allowed
+ decision_allowed .(decision) bool
+reason
+ decision_reason .(decision) string
 first
  list_first .(list(V)) optional(V)
 last
@@ -322,6 +355,12 @@ validate
  format_validate .(format, string) optional(list(string))
 """
 
+#: Functions of the authorizer: declared, but there is no authorizer to call them on.
+AUTHORIZATION: Final = (
+    "path", "group", "serviceAccount", "resource", "subresource", "namespace", "name", "fieldSelector",
+    "labelSelector", "check", "errored", "error", "allowed", "reason",
+)  # fmt: skip
+
 #: Functions that exist for new expressions only with the list attribute feature.
 LIST_ATTRIBUTE_FUNCTIONS: Final = frozenset({"includes"})
 
@@ -336,14 +375,14 @@ _NAMES: Final = {
     "bool": types.BOOL, "int": types.INT, "uint": types.UINT, "double": types.DOUBLE, "string": types.STRING,
     "bytes": types.BYTES, "dyn": types.DYN, "timestamp": types.TIMESTAMP, "duration": types.DURATION,
     "quantity": types.QUANTITY, "semver": types.SEMVER, "url": types.URL, "ip": types.IP, "cidr": types.CIDR,
-    "format": types.FORMAT,
+    "format": types.FORMAT, "authorizer": types.AUTHORIZER, "pathcheck": types.PATH_CHECK,
+    "groupcheck": types.GROUP_CHECK, "resourcecheck": types.RESOURCE_CHECK, "decision": types.DECISION,
 }  # fmt: skip
 
 #: Names that stand for a type in an expression.
 TYPE_NAMES: Final = {
     **{type_.name: type_ for type_ in (types.BOOL, types.INT, types.UINT, types.DOUBLE, types.STRING, types.BYTES,
         types.NULL, types.TIMESTAMP, types.DURATION, types.QUANTITY, types.SEMVER, types.URL, types.IP, types.CIDR)},
-    "dyn": types.DYN,
     "list": types.list_of(types.DYN),
     "map": types.map_of(types.DYN, types.DYN),
     "type": types.type_of(types.DYN),

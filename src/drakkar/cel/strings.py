@@ -222,6 +222,10 @@ def _plain(value: Any, precision: int | None) -> str:
         return value
     if kind is bytes:
         return value.decode(errors="replace")
+    if kind is Duration:
+        return duration_text(value)
+    if kind is Timestamp:
+        return timestamp_text(value)
     return _nested(value)
 
 
@@ -234,15 +238,15 @@ def _nested(value: Any) -> str:
     if kind is int or kind is Uint:
         return int.__repr__(value)
     if kind is float:
-        return _special(value) or double_text(value)
+        return double_text(value)
     if kind is str:
         return '"' + value + '"'
     if kind is bytes:
-        return '"' + value.decode(errors="replace") + '"'
+        return 'b"' + value.decode(errors="replace") + '"'
     if kind is Duration:
-        return duration_text(value)
+        return f'duration("{duration_text(value)}")'
     if kind is Timestamp:
-        return timestamp_text(value)
+        return f'timestamp("{timestamp_text(value)}")'
     if kind is TypeValue:
         return value.name
     if kind is list:
@@ -264,8 +268,6 @@ def _special(value: float) -> str | None:
 def _decimal(value: Any, precision: int | None) -> str:
     if kind_of(value) is int or kind_of(value) is Uint:
         return int.__repr__(value)
-    if kind_of(value) is float and (special := _special(value)):
-        return special
     raise _bad("d", value, "integers")
 
 
@@ -282,7 +284,8 @@ def _fixed(value: Any, precision: int | None) -> str:
     if isinstance(number, str):
         return number
     digits = 6 if precision is None else precision
-    return f"{number:.{digits}f}"
+    # Printed as for readers of English, with the thousands apart.
+    return f"{number:,.{digits}f}"
 
 
 def _scientific(value: Any, precision: int | None) -> str:

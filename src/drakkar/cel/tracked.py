@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from drakkar.cel.closures import iterate
-from drakkar.cel.cost import FORMAT_PATTERNS, LIST_BASE, MAP_BASE, REGEX, STRUCT_BASE, TEXT
+from drakkar.cel.cost import AUTHORIZATION_CHECK, FORMAT_PATTERNS, LIST_BASE, MAP_BASE, REGEX, STRUCT_BASE, TEXT
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.folding import Constants, is_set_membership
@@ -426,6 +426,7 @@ _BY_FUNCTION: Final[dict[str, Callable[[list[Any], Any, Call], int]]] = {
     "join": lambda args, result, node: _text(size_of(result), 2 * TEXT),
     **dict.fromkeys(("find", "findAll"), _regex),
     "ip": _ip,
+    "check": lambda args, result, node: AUTHORIZATION_CHECK,
     "ip.isCanonical": _first(2 * TEXT),
     **dict.fromkeys(("containsIP", "containsCIDR"), _contains_network),
     "validate": _validate,

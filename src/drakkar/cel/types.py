@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 
@@ -57,6 +58,11 @@ URL: Final = Type("opaque", "kubernetes.URL")
 FORMAT: Final = Type("opaque", "kubernetes.NamedFormat")
 IP: Final = Type("opaque", "net.IP")
 CIDR: Final = Type("opaque", "net.CIDR")
+AUTHORIZER: Final = Type("opaque", "kubernetes.authorization.Authorizer")
+PATH_CHECK: Final = Type("opaque", "kubernetes.authorization.PathCheck")
+GROUP_CHECK: Final = Type("opaque", "kubernetes.authorization.GroupCheck")
+RESOURCE_CHECK: Final = Type("opaque", "kubernetes.authorization.ResourceCheck")
+DECISION: Final = Type("opaque", "kubernetes.authorization.Decision")
 
 
 def list_of(element: Type) -> Type:
@@ -77,6 +83,15 @@ def optional_of(value: Type) -> Type:
 def type_of(value: Type) -> Type:
     """The type of a type."""
     return Type("type", "type", (value,))
+
+
+def replace(type_: Type, table: dict[str, Type]) -> Type:
+    """``type_`` with its type parameters replaced by those of ``table``."""
+    if type_.kind == "param":
+        return table[type_.name]
+    if not type_.params:
+        return type_
+    return Type(type_.kind, type_.name, tuple(replace(one, table) for one in type_.params))
 
 
 def param(name: str) -> Type:
@@ -112,19 +127,22 @@ class Mapping:
         """Whether a value of ``given`` fits ``wanted``; type parameters are bound on success."""
         return self.assignable_all([given], [wanted])
 
-    def assignable_all(self, given: list[Type], wanted: list[Type]) -> bool:
+    def assignable_all(self, given: Sequence[Type], wanted: Sequence[Type]) -> bool:
         """The same for argument lists; all or nothing."""
         if len(given) != len(wanted):
             return False
         before = self._known
         self._known = dict(before)
-        if all(self._fits(one, other) for one, other in zip(given, wanted, strict=True)):
-            return True
-        self._known = before
-        return False
+        for one, other in zip(given, wanted, strict=True):
+            if not self._fits(one, other):
+                self._known = before
+                return False
+        return True
 
     def substitute(self, type_: Type, free_to_dyn: bool = False) -> Type:
         """``type_`` with known parameters replaced; unknown ones stay or become dyn."""
+        if not self._known and not free_to_dyn:
+            return type_
         if type_.kind == "param":
             known = self._known.get(type_.name)
             if known is not None:

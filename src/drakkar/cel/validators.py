@@ -18,9 +18,10 @@ from drakkar.cel.timelib import parse_duration, parse_timestamp
 from drakkar.cel.types import Type, unwrap_optional
 
 _ALLOWED: Final = {
-    "d": ("int", "uint", "double"),
-    "f": ("double",),
-    "e": ("double",),
+    "d": ("int", "uint"),
+    # Strings, because "NaN", "Infinity" and "-Infinity" are taken.
+    "f": ("double", "string"),
+    "e": ("double", "string"),
     "b": ("int", "uint", "bool"),
     "o": ("int", "uint"),
     "x": ("int", "uint", "string", "bytes"),
