@@ -78,6 +78,7 @@ class _Explainer:
 
     def reason(self) -> Reason:
         task = self.task
+        alone: list[Reason] = []
         for number, requests in enumerate(task.claims):
             self.claim = str(number)
             if task.too_large == number:
@@ -91,7 +92,9 @@ class _Explainer:
                 found = [self._alternative(need) for need in request.needs]
                 ended = [reason for reason in found if reason is not None]
                 if ended and len(ended) == len(found):
-                    return max(ended, key=lambda reason: _RANK.get(reason.reason, len(STAGES)))
+                    alone.append(max(ended, key=_rank))
+        if alone:
+            return max(alone, key=_rank)
         return self._together()
 
     def _make(self, word: str, request: str, detail: str, nearest: str = "") -> Reason:
@@ -111,7 +114,7 @@ class _Explainer:
         task, alternative = self.task, need.alternative
         funnel = self.funnel = {}
         name = alternative.name
-        published = passing = failing = sized = untainted = free = 0
+        published = passing = failing = sized = untainted = idle_tainted = free = 0
         taints: dict[str, None] = {}
         oversize = busy = 0
         drivers = drivers_of(alternative)
@@ -137,7 +140,8 @@ class _Explainer:
                         ] = None
             untainted += clean.bit_count()
             idle = clean if alternative.admin else clean & ~state.busy
-            busy |= (clean & ~idle) << seen.offset
+            idle_tainted += (fitting & masks.tainted & ~state.busy).bit_count()
+            busy |= (0 if alternative.admin else fitting & state.busy) << seen.offset
             free |= idle << seen.offset
         count = len(need.every) if need.every is not None else need.count
         funnel.update(
@@ -166,15 +170,17 @@ class _Explainer:
                 f"({self._devices(oversize)})",
             )
         tainted_all = need.every is not None and untainted < sized
-        if not untainted or tainted_all:
+        if tainted_all or (not free and idle_tainted):
             return self._make(
                 "tainted",
                 name,
                 f"wants {wanted}, but of {sized} matching devices {sized - untainted} carry the taint "
                 f"{', '.join(taints)}, which is not tolerated",
             )
-        if not free or (need.every is not None and busy):
-            return self._make("in-use", name, f"wants {wanted}, but matching devices are in use: {self._devices(busy)}")
+        if (not free and count == 1) or (need.every is not None and busy):
+            return self._make(
+                "in-use", name, f"wants {wanted}, but matching devices are in exclusive use: {self._devices(busy)}"
+            )
         if free.bit_count() < count:
             used = f", in use: {self._devices(busy)}" if busy else ""
             return self._make(
@@ -270,6 +276,11 @@ class _Explainer:
                 names[-1] = f"{mask.bit_count() - _LISTED} more"
                 break
         return ", ".join(names)
+
+
+def _rank(reason: Reason) -> int:
+    """How far the search came before it ended with this reason."""
+    return _RANK.get(reason.reason, len(STAGES))
 
 
 def aggregate(reasons: Iterable[tuple[str, Reason]]) -> Reason:
