@@ -76,6 +76,8 @@ class Garbage:
 
     def _listener(self, number: int) -> Any:
         def changed(event: str, old: Any, new: Any) -> None:
+            if event == "MODIFIED" and not is_deleting(new) and _same_owners(old, new):
+                return
             if old is not None and (event == "DELETED" or new is None or uid_of(old) != uid_of(new)):
                 self._remember_absent(uid_of(old))
                 self._wake_dependents(uid_of(old))
@@ -250,6 +252,15 @@ class Garbage:
         self._unknown.add((version, kind))
         logger.warning("owner %s %s is of a kind the server does not serve; its dependents stay", version, kind)
         return None
+
+
+def _same_owners(old: Any, new: Any) -> bool:
+    """Whether an update, most often a heartbeat, is of no interest here."""
+    if uid_of(old) != uid_of(new):
+        return False
+    if isinstance(new, dict):
+        return old["metadata"].get("ownerReferences") == new["metadata"].get("ownerReferences")
+    return old.metadata.ownerReferences == new.metadata.ownerReferences
 
 
 def _metadata(obj: Any) -> Object:

@@ -18,7 +18,7 @@ from drakkar.api import names
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import LEASE, NODE
 from drakkar.api.meta import Object
-from drakkar.api.objects import condition, name_of
+from drakkar.api.objects import condition, name_of, namespace_of
 from drakkar.api.tree import text
 from drakkar.client.cache import Caches
 from drakkar.controllers.common import Reader, live
@@ -53,7 +53,8 @@ class Heartbeats:
 
     def setup(self, caches: Caches) -> None:
         """Subscribes to leases and nodes."""
-        caches.of(LEASE, namespace=names.NODE_LEASE_NAMESPACE).subscribe(self._lease_changed)
+        # All namespaces: the collector watches leases too, and one watch of the busiest kind is enough.
+        caches.of(LEASE).subscribe(self._lease_changed)
         caches.of(NODE).subscribe(self._node_changed)
 
     def on_return(self, call: Callable[[str], None]) -> None:
@@ -61,7 +62,7 @@ class Heartbeats:
         self._returned.append(call)
 
     def _lease_changed(self, event: str, old: Any, new: Object | None) -> None:
-        if new is not None and event != "DELETED":
+        if new is not None and event != "DELETED" and namespace_of(new) == names.NODE_LEASE_NAMESPACE:
             self._note(name_of(new), lease=text(new, "spec", "renewTime"))
 
     def _node_changed(self, event: str, old: Any, new: Object | None) -> None:
