@@ -9,7 +9,7 @@ decisions give away the same thing. It does no I/O.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,12 @@ from drakkar.api.objects import (
 )
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory import Inventory
+from drakkar.inventory.pools import Base
 from drakkar.scheduler.extended import ExtendedClasses, is_special, owner_uid
+from drakkar.scheduler.holders import Holders
 from drakkar.scheduler.nodes import Node
 from drakkar.scheduler.pods import PodView, claim_keys
-from drakkar.scheduler.taints import DeviceId, DeviceTaints
+from drakkar.scheduler.taints import DeviceTaints
 
 
 @dataclass(slots=True)
@@ -46,14 +48,6 @@ def version(obj: Any) -> int:
     """The resourceVersion as a number, 0 where there is none."""
     text = resource_version_of(obj)
     return int(text) if text.isdigit() else 0
-
-
-def device_ids(allocation: resource.AllocationResult | None) -> Iterator[DeviceId]:
-    """The devices that an allocation holds for itself: shares and administrator access do not."""
-    if allocation is not None:
-        for result in allocation.devices.results or ():
-            if not result.adminAccess and result.shareID is None:
-                yield DeviceId(result.driver, result.pool, result.device)
 
 
 class Cluster:
@@ -84,10 +78,7 @@ class Cluster:
         self.in_flight: dict[str, str] = {}
         #: Claim uid → revision of our own write, until the watch has it.
         self._written: dict[str, int] = {}
-        #: Device → claim uid → how manieth allocation it was on the watch.
-        self._holders: dict[DeviceId, dict[str, int]] = {}
-        self._held: dict[str, frozenset[DeviceId]] = {}
-        self._sights = 0
+        self._holders = Holders()
 
     # nodes
 
@@ -277,7 +268,7 @@ class Cluster:
         if is_special(claim):
             self._special[owner_uid(claim)] = key
         self.inventory.set_claim(claim)
-        self._note_holders(uid, claim.status.allocation)
+        self._holders.note(uid, claim.status.allocation)
         if uid in self._written and version(claim) >= self._written[uid]:
             # The watch has what we wrote: from now on it alone says what is allocated.
             del self._written[uid]
@@ -295,7 +286,7 @@ class Cluster:
         self.inventory.forget(uid)
         self.in_flight.pop(uid, None)
         self._written.pop(uid, None)
-        self._note_holders(uid, None)
+        self._holders.note(uid, None)
 
     def note_written(self, claim: resource.ResourceClaim) -> None:
         """Lays the answer to an own write over what the watch says, until that has caught up."""
@@ -314,31 +305,15 @@ class Cluster:
             # The watch was faster than the answer.
             self.inventory.forget(uid)
 
-    def _note_holders(self, uid: str, allocation: resource.AllocationResult | None) -> None:
-        held = {*device_ids(allocation)}
-        for device in self._held.pop(uid, frozenset()) - held:
-            holders = self._holders[device]
-            del holders[uid]
-            if not holders:
-                del self._holders[device]
-        for device in held:
-            holders = self._holders.setdefault(device, {})
-            if uid not in holders:
-                self._sights += 1
-                holders[uid] = self._sights
-        if held:
-            self._held[uid] = frozenset(held)
-
     def held_before(self, claim: resource.ResourceClaim) -> str | None:
         """Uid of another claim that held one of the claim's devices earlier on the watch, if any."""
-        uid = uid_of(claim)
-        for device in device_ids(claim.status.allocation):
-            holders = self._holders.get(device, {})
-            mine = holders.get(uid)
-            for other, sight in holders.items():
-                if other != uid and (mine is None or sight < mine):
-                    return other
-        return None
+        pools = self.inventory.snapshot().world.pools
+
+        def base_of(key: tuple[str, str]) -> Base | None:
+            pool = pools.get(key)
+            return pool.any_base() if pool is not None else None
+
+        return self._holders.earlier_rival(uid_of(claim), base_of)
 
     # decisions in flight
 
