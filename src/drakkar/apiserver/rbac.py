@@ -84,10 +84,9 @@ _SCHEDULER = (
     _rule("", "persistentvolumes persistentvolumeclaims", CHANGE),
 )
 
-#: Everything but handing out rights.
-_CONTROLLERS = (Rule(frozenset("*"), frozenset("*"), frozenset((*READ, *WRITE, *("associated-node:update",)))),)
-
 _DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associated") for verb in CHANGE)
+#: Everything but handing out rights.
+_CONTROLLERS = (_rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),)
 
 _NODE_READS = (
     _rule("", "nodes pods services endpoints namespaces configmaps secrets persistentvolumes", READ),

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from drakkar.api import formats
 from drakkar.api import metadata as object_metadata
 from drakkar.api import registry as kinds
 from drakkar.api.clock import Clock
@@ -76,6 +77,8 @@ class Registry:
         self.features = features
         self.stamps = Stamps(clock)
         self._expressions = Expressions(features)
+        #: Told of every write of an object that lives for a time only.
+        self.on_passing: Callable[[View, str, int], None] | None = None
         self._views: dict[Served, View] = {}
         for stored in catalog.stored.values():
             self.add_table(stored)
@@ -230,13 +233,14 @@ class Registry:
         unconditional: bool = True,
         direct: bool = False,
         applied: bool = False,
+        judge: Callable[[Object, Object], None] | None = None,
     ) -> Entry:
         """Replaces an object by what ``transform`` makes of it (both in the client's version).
 
         With ``unconditional`` false the new object has to name a resourceVersion where its kind
         demands that. ``direct`` is for the server's own changes: the kind's rules for clients
         (what is kept, counted and validated) are left out. ``applied``: the owners of fields are
-        already settled.
+        already settled. ``judge`` sees the old and the new object (as stored) and may refuse.
         """
         served, stored, table = view.served, view.stored, view.table
         store_key = stored.store_key(namespace, name)
@@ -276,6 +280,8 @@ class Registry:
                 new["metadata"]["generation"] = old_meta.get("generation", 0) + 1
         if new == old:
             return entry
+        if judge is not None:
+            judge(old, new)
         if not direct:
             self.validate(view, new, old, subresource or None)
             if strategy is not None:
@@ -351,6 +357,7 @@ class Registry:
         patch: Object,
         options: WriteOptions,
         warnings: list[str],
+        judge: Callable[[Object, Object], None] | None = None,
     ) -> tuple[Entry, bool]:
         """Applies a configuration; also whether that created the object."""
         from drakkar.apiserver.apply import server_side_apply
@@ -381,7 +388,9 @@ class Registry:
             )
             return decode(encode(merged))  # nothing of the result may be shared with the inputs
 
-        entry = await self.update(view, namespace, name, subresource, transform, options, warnings, applied=True)
+        entry = await self.update(
+            view, namespace, name, subresource, transform, options, warnings, applied=True, judge=judge
+        )
         return entry, False
 
     def _track(
@@ -489,7 +498,10 @@ class Registry:
             return new
         write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
         points = points_of(stored, obj, old) if self.committer.counts else ()
-        return _committed(view, await self.committer.submit(table, new.key, write, new, points))
+        written = _committed(view, await self.committer.submit(table, new.key, write, new, points))
+        if stored.lifetime is not None and self.on_passing is not None:
+            self.on_passing(view, written.key, written.revision)
+        return written
 
 
 def _key(namespace: str, name: str) -> str:
@@ -522,12 +534,12 @@ def _spec_changed(new: Object, old: Object) -> bool:
     return False
 
 
-def _any_name(stored: Stored) -> Callable[[str], list[str]]:
-    from drakkar.api import formats
+def _path_segment(name: str) -> list[str]:
+    """Names of roles need only fit into a path: colons are fine."""
+    return ["may not be '.' or '..' or contain '/' or '%'"] if name in (".", "..") or set(name) & set("/%") else []
 
+
+def _any_name(stored: Stored) -> formats.Check:
     if stored.group == "rbac.authorization.k8s.io":
-        # Names of roles are path segments: colons are fine.
-        return lambda name: (
-            [] if name not in (".", "..") and "/" not in name and "%" not in name else ["is no path segment"]
-        )
-    return formats.dns_label if stored.prefix == "/core/namespaces/" else formats.dns_subdomain
+        return _path_segment
+    return formats.dns_subdomain

@@ -17,15 +17,18 @@ import msgspec
 from drakkar.api.clock import Clock
 from drakkar.api.features import Features
 from drakkar.api.wire import Request, Response
-from drakkar.apiserver import bootstrap, paths, pods, reviews, status
+from drakkar.apiserver import bootstrap, paths, pods, reviews, scale, status
 from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
 from drakkar.apiserver.bodies import Bodies
 from drakkar.apiserver.cache import Entry, State
 from drakkar.apiserver.catalog import Catalog, Served
+from drakkar.apiserver.claims import check_status_write
 from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.expiry import Expiry
 from drakkar.apiserver.lists import select
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
 from drakkar.apiserver.options import ListOptions, delete_options, list_options, revision, write_options
+from drakkar.apiserver.patch import apply_json_patch, apply_merge_patch
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.registry import Registry
 from drakkar.apiserver.render import Renderer
@@ -39,6 +42,8 @@ from drakkar.store.base import Backend, StoreFailed
 from drakkar.store.failpoints import Failpoints
 
 _log = logging.getLogger(__name__)
+Object = dict[str, Any]
+
 _encode = msgspec.json.Encoder().encode
 
 #: Largest body of a request, in bytes.
@@ -79,6 +84,7 @@ class ApiServer:
         self.authenticator = Authenticator()
         self.authorizer = Authorizer(self.state)
         self.ticker = Ticker(clock)
+        self.expiry = Expiry(self.registry, self.ticker)
         self.bodies = Bodies()
         self.ready = False
         self._reading = self._writing = 0
@@ -249,7 +255,11 @@ class ApiServer:
         return Response(200, dict(_HEADERS), stream=watch.stream(None if from_state else after))
 
     def _subresource(self, info: RequestInfo, view: View) -> Response:
-        raise StatusError(status.unknown_resource())
+        if info.subresource == "scale":
+            entry = self.registry.entry(view, info.namespace, info.name)
+            return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
+        text = f"{info.subresource} of {info.resource} needs a node agent, to which this server has no connection"
+        raise StatusError(status.status_error(501, "NotImplemented", text))
 
     # Writing.
 
@@ -264,10 +274,12 @@ class ApiServer:
             if info.subresource:
                 return await self._create_subresource(request, info, view, query)
             return await self._create(request, view, namespace, query)
+        if info.subresource == "scale":
+            return await self._scale(request, info, view, namespace, query)
         if info.verb == "update":
-            return await self._update(request, info, view, namespace, query)
+            return await self._update(request, info, view, namespace, query, user)
         if info.verb == "patch":
-            return await self._patch(request, info, view, namespace, query)
+            return await self._patch(request, info, view, namespace, query, user)
         return await self._delete(request, info, view, namespace, query)
 
     async def _create(self, request: Request, view: View, namespace: str, query: Mapping[str, str]) -> Response:
@@ -279,7 +291,7 @@ class ApiServer:
         return _object(renderer, view, entry, 201, warnings)
 
     async def _update(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
@@ -297,30 +309,70 @@ class ApiServer:
             meta.setdefault("name", info.name)
             entry = await self.registry.create(view, namespace, obj, options, warnings)
             return _object(renderer, view, entry, 201, warnings)
+        judge = self._judge(info, view, user)
         entry = await self.registry.update(
-            view, namespace, info.name, info.subresource, lambda old: obj, options, warnings, unconditional=False
+            view,
+            namespace,
+            info.name,
+            info.subresource,
+            lambda old: obj,
+            options,
+            warnings,
+            unconditional=False,
+            judge=judge,
         )
         return _object(renderer, view, entry, 200, warnings)
 
     async def _patch(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
     ) -> Response:
         options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         kind = patch_type(request.headers.get("content-type", ""))
         warnings: list[str] = []
         patch = self.bodies.patch(request, view.served, kind, options, warnings)
+        judge = self._judge(info, view, user)
         if kind == "apply":
             entry, created = await self.registry.apply(
-                view, namespace, info.name, info.subresource, patch, options, warnings
+                view, namespace, info.name, info.subresource, patch, options, warnings, judge
             )
             return _object(renderer, view, entry, 201 if created else 200, warnings)
 
-        def transform(old: dict[str, Any]) -> dict[str, Any]:
+        def transform(old: Object) -> Object:
             return self.bodies.patched(old, patch, view.served, kind, options, warnings)
 
-        entry = await self.registry.update(view, namespace, info.name, info.subresource, transform, options, warnings)
+        entry = await self.registry.update(
+            view, namespace, info.name, info.subresource, transform, options, warnings, judge=judge
+        )
         return _object(renderer, view, entry, 200, warnings)
+
+    def _judge(self, info: RequestInfo, view: View, user: User) -> Callable[[Object, Object], None] | None:
+        """What has to be checked on the objects themselves, beyond verb and resource."""
+        if (
+            info.subresource != "status"
+            or view.stored.prefix != "/resource.k8s.io/resourceclaims/"
+            or self.authorizer.unlimited(user)
+            or "DRAResourceClaimGranularStatusAuthorization" not in self.features
+        ):
+            return None
+        return lambda old, new: check_status_write(self.authorizer, user, info.verb, old, new)
+
+    async def _scale(
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+    ) -> Response:
+        options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
+        kind = patch_type(request.headers.get("content-type", "")) if info.verb == "patch" else ""
+        body: Any = msgspec.json.decode(request.body) if kind else self.bodies.decode(request, "Scale")[0]
+
+        def transform(old: Object) -> Object:
+            if not kind:
+                return scale.rescale(old, body)
+            current = scale.scale_of(old)
+            merged = apply_json_patch(current, body) if kind == "json" else apply_merge_patch(current, body)
+            return scale.rescale(old, merged)
+
+        entry = await self.registry.update(view, namespace, info.name, "", transform, options, [])
+        return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
 
     async def _delete(
         self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]

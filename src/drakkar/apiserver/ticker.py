@@ -1,4 +1,4 @@
-"""One timer for all watches: futures that end at a time, checked once a second while there are any.
+"""One timer for all watches: once a second it wakes those whose time has come.
 
 Ten thousand watches would otherwise mean ten thousand sleeping tasks. Precision is a second,
 which is what ``timeoutSeconds`` and bookmarks need.
@@ -7,56 +7,52 @@ which is what ``timeoutSeconds`` and bookmarks need.
 from __future__ import annotations
 
 import asyncio
-import heapq
-from itertools import count
+from typing import Protocol
 
 from drakkar.api.clock import Clock
 
 PERIOD = 1.0
 
 
+class Sleeper(Protocol):
+    """Somebody who wants to be woken at ``due`` (seconds on the monotonic clock)."""
+
+    due: float
+
+    def wake(self) -> None: ...
+
+
 class Ticker:
-    """Ends futures when their time has come, on the clock it is given."""
+    """Wakes sleepers, on the clock it is given; runs while there are any."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
-        self._heap: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._cancelled = 0
-        self._order = count()
+        self._sleepers: set[Sleeper] = set()
         self._task: asyncio.Task[None] | None = None
 
     def now(self) -> float:
         """Seconds on the monotonic clock."""
         return self._clock.monotonic()
 
-    def at(self, when: float, future: asyncio.Future[None]) -> None:
-        """Ends ``future`` at ``when`` unless it has ended by then."""
-        heapq.heappush(self._heap, (when, next(self._order), future))
+    def add(self, sleeper: Sleeper) -> None:
+        """Wakes ``sleeper`` at every tick at which it is due, until it is removed."""
+        self._sleepers.add(sleeper)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="apiserver ticker")
 
-    def cancel(self, future: asyncio.Future[None]) -> None:
-        """Says that ``future`` is of no interest any more; the heap is cleaned when half of it is stale."""
-        self._cancelled += 1
-        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
-            self._cancelled = 0
-            self._heap = [item for item in self._heap if not item[2].done() and item[2] is not future]
-            heapq.heapify(self._heap)
+    def remove(self, sleeper: Sleeper) -> None:
+        """Forgets a sleeper."""
+        self._sleepers.discard(sleeper)
 
     async def _run(self) -> None:
-        while self._heap:
+        while self._sleepers:
             await self._clock.sleep(PERIOD)
             now = self._clock.monotonic()
-            while self._heap and self._heap[0][0] <= now:
-                future = heapq.heappop(self._heap)[2]
-                if not future.done():
-                    future.set_result(None)
+            for sleeper in [sleeper for sleeper in self._sleepers if sleeper.due <= now]:
+                sleeper.wake()
 
     async def close(self) -> None:
-        """Ends everybody's wait."""
+        """Stops ticking."""
         if self._task is not None:
             self._task.cancel()
-        for _, _, future in self._heap:
-            if not future.done():
-                future.set_result(None)
-        self._heap.clear()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -7,6 +7,7 @@ frame is encoded once and shared by all watchers that want the same form.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 import msgspec
@@ -60,57 +61,77 @@ class Watch:
         self._revision = revision
         self._ending = ending
         self._deadline = deadline
+        #: When the ticker has to wake this watch.
+        self.due = deadline
+        self._waiting: asyncio.Future[None] | None = None
+        #: Where in the log the changes begin, and the revision up to which the reader knows everything.
+        self._position = self._seen = 0
 
     async def stream(self, after: int | None) -> AsyncGenerator[bytes, None]:
         """Frames of changes above ``after``; None: the state first, then what follows."""
-        table, options = self._table, self._options
+        table, ticker = self._table, self._ticker
         try:
-            if after is None:
-                position, seen = table.end, self._revision()
-                entries = list(self._selection.entries(table))
-                for begin in range(0, len(entries), _SLICE):
-                    yield b"".join([_frame("ADDED", self._object(entry)) for entry in entries[begin : begin + _SLICE]])
-                if options.initial_events and options.bookmarks:
-                    yield self._bookmark(seen, initial=True)
-            else:
-                position, seen = table.position(after), after
+            async for chunk in self._initial(after):
+                yield chunk
         except Expired:
             current = self._revision()
             yield error_frame(status.expired(f"too old resource version: {after} ({current})"))
             return
-        next_bookmark = self._ticker.now() + BOOKMARK_PERIOD
-        while True:
-            try:
-                changes = table.changes(position)
-            except Expired:
-                return  # the reader is too slow; it will come back from the last revision it saw
-            if changes:
-                position += len(changes)
-                frames = [frame for change in changes if change.revision > seen and (frame := self._change(change))]
-                if frames:
-                    yield frames[0] if len(frames) == 1 else b"".join(frames)
-                    continue
-            now = self._ticker.now()
-            if now >= self._deadline or self._ending():
-                if options.bookmarks:
-                    yield self._bookmark(self._revision())
-                return
-            if options.bookmarks and now >= next_bookmark:
-                next_bookmark = now + BOOKMARK_PERIOD
-                # Everything up to this revision has been sent: the log was read to its end without a pause.
-                yield self._bookmark(self._revision())
-                continue
-            if position == table.end:
-                await self._wait(min(self._deadline, next_bookmark))
-
-    async def _wait(self, until: float) -> None:
-        future = self._table.wait()
-        self._ticker.at(until, future)
+        position, seen = self._position, self._seen
+        bookmarks = self._options.bookmarks
+        next_bookmark = ticker.now() + BOOKMARK_PERIOD
+        self.due = min(self._deadline, next_bookmark)
+        ticker.add(self)
         try:
-            await future
+            while True:
+                try:
+                    changes = table.changes(position)
+                except Expired:
+                    return  # the reader is too slow; it will come back from the last revision it saw
+                if changes:
+                    position += len(changes)
+                    frames = [frame for change in changes if change.revision > seen and (frame := self._change(change))]
+                    if frames:
+                        yield frames[0] if len(frames) == 1 else b"".join(frames)
+                        continue
+                now = ticker.now()
+                if now >= self._deadline or self._ending():
+                    if bookmarks:
+                        yield self._bookmark(self._revision())
+                    return
+                if now >= next_bookmark:
+                    next_bookmark = now + BOOKMARK_PERIOD
+                    self.due = min(self._deadline, next_bookmark)
+                    if bookmarks:
+                        # All up to this revision has been sent: the log was read to its end without a pause.
+                        yield self._bookmark(self._revision())
+                        continue
+                if position == table.end:
+                    self._waiting = table.wait()
+                    try:
+                        await self._waiting
+                    finally:
+                        table.forget(self._waiting)
         finally:
-            self._ticker.cancel(future)
-            self._table.forget(future)
+            ticker.remove(self)
+
+    def wake(self) -> None:
+        """Lets the watch look at the time."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _initial(self, after: int | None) -> AsyncGenerator[bytes, None]:
+        """What comes before the changes; sets where they begin. Raises Expired."""
+        table, options = self._table, self._options
+        if after is not None:
+            self._position, self._seen = table.position(after), after
+            return
+        self._position, self._seen = table.end, self._revision()
+        entries = list(self._selection.entries(table))
+        for begin in range(0, len(entries), _SLICE):
+            yield b"".join([_frame("ADDED", self._object(entry)) for entry in entries[begin : begin + _SLICE]])
+        if options.initial_events and options.bookmarks:
+            yield self._bookmark(self._seen, initial=True)
 
     def _change(self, change: Change) -> bytes | None:
         """The frame for a change; objects that move in or out of the selection are ADDED or DELETED."""

@@ -1,0 +1,71 @@
+"""The ``scale`` subresource: replicas of a workload as an object of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drakkar.api.selectors import LabelSelector
+from drakkar.apiserver import status
+from drakkar.apiserver.status import StatusError
+
+Object = dict[str, Any]
+
+
+def scale_of(obj: Object) -> Object:
+    """The ``autoscaling/v1`` Scale of a workload."""
+    meta: Object = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    found: Object = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {},
+        "status": {"replicas": (obj.get("status") or {}).get("replicas") or 0},
+    }
+    replicas = (obj.get("spec") or {}).get("replicas")
+    if replicas:
+        found["spec"]["replicas"] = replicas
+    selector = _selector_text((obj.get("spec") or {}).get("selector"))
+    if selector:
+        found["status"]["selector"] = selector
+    return found
+
+
+def _selector_text(selector: Object | None) -> str:
+    if not selector:
+        return ""
+    if not selector.keys() <= {"matchLabels", "matchExpressions"}:
+        selector = {"matchLabels": selector}  # replication controllers have plain labels
+    parts: list[str] = []
+    for requirement in LabelSelector.from_object(selector).requirements:
+        values = ",".join(sorted(requirement.values))
+        match requirement.operator:
+            case "In":
+                parts.append(
+                    f"{requirement.key}={values}"
+                    if len(requirement.values) == 1
+                    else f"{requirement.key} in ({values})"
+                )
+            case "NotIn":
+                parts.append(f"{requirement.key} notin ({values})")
+            case "Exists":
+                parts.append(requirement.key)
+            case _:
+                parts.append(f"!{requirement.key}")
+    return ",".join(parts)
+
+
+def rescale(obj: Object, scale: Object) -> Object:
+    """The workload with the replicas of the Scale; StatusError 422 when they are negative."""
+    replicas = (scale.get("spec") or {}).get("replicas") or 0
+    if not isinstance(replicas, int) or replicas < 0:
+        raise StatusError(
+            status.bad_request(f"spec.replicas of a Scale must be a number of at least 0, not {replicas!r}")
+        )
+    meta = scale.get("metadata") or {}
+    obj["spec"] = {**(obj.get("spec") or {}), "replicas": replicas}
+    # The scale's revision and uid are conditions on the workload.
+    for key in ("resourceVersion", "uid"):
+        if meta.get(key):
+            obj["metadata"][key] = meta[key]
+    return obj
