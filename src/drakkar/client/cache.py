@@ -20,6 +20,8 @@ from typing import Any
 
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import Kind
+from drakkar.api.objects import labels_of
+from drakkar.api.selectors import FieldSelector, LabelSelector
 from drakkar.client.client import Client, WatchEvent
 from drakkar.client.codec import meta, revision
 from drakkar.client.transport import Unreachable
@@ -49,7 +51,6 @@ class Cache:
 
     def __init__(self, client: Client, kind: Kind, namespace: str, label_selector: str, field_selector: str):
         self.kind = kind
-        self.selective = bool(namespace or label_selector or field_selector)
         #: Everything up to this revision has been seen.
         self.revision = 0
         self.synced = asyncio.Event()
@@ -136,8 +137,16 @@ class Cache:
         known = self.get(meta(obj, "namespace"), meta(obj, "name"))
         if known is None:
             # Objects that the selector leaves out never arrive.
-            return self.selective
+            return not self._selects(obj)
         return revision(meta(known, "resourceVersion")) >= wanted
+
+    def _selects(self, obj: Any) -> bool:
+        where = self._where
+        if where["namespace"] and meta(obj, "namespace") != where["namespace"]:
+            return False
+        labels = LabelSelector.parse(where["label_selector"] or "")
+        fields = FieldSelector.parse(where["field_selector"] or "")
+        return labels.matches(labels_of(obj)) and fields.matches(lambda path: _field(obj, path))
 
     async def reached(self, obj: Any, timeout: float = 5.0) -> bool:
         """Waits for :meth:`has_reached`; False after ``timeout`` seconds."""
@@ -316,6 +325,13 @@ class Cache:
         except Exception:
             # A faulty subscriber must not stop the cache for all others.
             logger.exception("a subscriber of %s failed on %s", self.kind.plural, "/".join(_key(new)))
+
+
+def _field(obj: Any, path: str) -> str:
+    """The text of a field by its path, as field selectors compare it; empty when absent."""
+    for part in path.split("."):
+        obj = obj.get(part) if isinstance(obj, dict) else getattr(obj, part, None)
+    return "" if obj is None else str(obj)
 
 
 def _key(obj: Any) -> tuple[str, str]:

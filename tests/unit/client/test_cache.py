@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from drakkar.api.kinds import POD
-from drakkar.client import Caches, Client, MemoryTransport, Unreachable
+from drakkar.client import Cache, Caches, Client, MemoryTransport, Unreachable
 from drakkar.client import cache as cache_module
 from tests.unit.client.fakeserver import FakeServer
 
@@ -162,3 +162,15 @@ def test_late_subscribers_and_indexes_see_what_is_there() -> None:
         await caches.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_written_object_counts_as_seen_only_if_the_selector_leaves_it_out() -> None:
+    cache = Cache(Client(None), POD, "", "app=x", "spec.nodeName=a")  # type: ignore[arg-type]
+
+    def pod(node: str, app: str) -> Any:
+        meta = {"name": "p", "namespace": "default", "resourceVersion": "7", "labels": {"app": app}}
+        return {"metadata": meta, "spec": {"nodeName": node}}
+
+    assert not cache.has_reached(pod("a", "x"))
+    assert cache.has_reached(pod("b", "x"))
+    assert cache.has_reached(pod("a", "y"))
