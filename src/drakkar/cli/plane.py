@@ -238,7 +238,10 @@ def _parts(
         from drakkar.controllers import Controllers, ControllerSettings
 
         settings = ControllerSettings(
-            node_grace=options.node_grace, lease_period=options.lease_period, loss_by_silence=True
+            node_grace=options.node_grace,
+            lease_period=options.lease_period,
+            loss_by_silence=True,
+            root_ca=(options.data / "pki" / "ca.crt").read_text(),
         )
         yield "controllers", Controllers(clients["controllers"], clock, settings=settings).run()
     if fleet is not None and options.driver and "tpu" in fleet.profiles():
