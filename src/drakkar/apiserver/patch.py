@@ -375,6 +375,8 @@ def _merge_list(present: list[Any], patch: list[Any], node: SchemaNode) -> list[
         return present
     sample = patch[0] if patch else present[0]
     if type(sample) is not dict:
+        if any(type(item) in (dict, list) for item in (*present, *patch)):
+            _unprocessable("lists of lists and mixed lists cannot be merged")
         merged = list(dict.fromkeys([*present, *patch]))
         return _in_order(merged, patch, present, "")
     key = node.merge_key

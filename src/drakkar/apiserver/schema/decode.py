@@ -39,7 +39,11 @@ def decode_json(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
     # where they differ (escapes, number formats, duplicates) the slow decoder finds out why.
     if msgspec.json.format(body, indent=-1) == msgspec.json.encode(obj):
         return obj, []
-    return obj, _duplicates(body)
+    try:
+        return obj, _duplicates(body)
+    except RecursionError:
+        fault = "couldn't get version/kind; json parse error: exceeded max depth"
+        raise status.StatusError(_unrecognized(body, kind, fault)) from None
 
 
 def decode_yaml(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]:
@@ -60,7 +64,8 @@ def decode_yaml(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
             obj = loader.get_single_data()
         finally:
             loader.dispose()
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # Numbers and texts that only look well-formed fail with ValueError.
         text = f"error converting YAML to JSON: yaml: {error}"
         raise status.StatusError(_unrecognized(body, kind, text)) from None
     if type(obj) is not dict:

@@ -253,6 +253,8 @@ def _prune_struct(obj: dict[str, Any], node: SchemaNode) -> None:
                 gone.append(name)
                 continue
             field = node.additional
+        if type(value) is field.exact:
+            continue
         if value is None:
             gone = gone or []
             gone.append(name)

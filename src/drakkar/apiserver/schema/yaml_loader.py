@@ -19,6 +19,8 @@ class DuplicateAwareLoader(yaml.SafeLoader):
     def __init__(self, stream: bytes) -> None:
         super().__init__(stream)
         self.duplicates: list[str] = []
+        # Without aliases there are fewer values than bytes; a bomb has vastly more.
+        self._budget = 2 * len(stream) + 10_000
 
     def get_single_data(self) -> Any:
         """The only document of the stream as JSON values, None when it is empty."""
@@ -26,6 +28,9 @@ class DuplicateAwareLoader(yaml.SafeLoader):
         return None if node is None else self._value(node, "", ())
 
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
+        self._budget -= 1
+        if self._budget < 0:
+            raise yaml.constructor.ConstructorError(None, None, "document contains excessive aliasing", node.start_mark)
         if id(node) in above:
             raise yaml.constructor.ConstructorError(None, None, "anchor contains itself", node.start_mark)
         if isinstance(node, yaml.MappingNode):
