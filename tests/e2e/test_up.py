@@ -64,7 +64,10 @@ def test_a_folder_that_cannot_be_made_or_written(tmp_path: Path) -> None:
 def test_an_unknown_fleet_and_a_broken_one(tmp_path: Path) -> None:
     assert "tpu-16" in _refused(tmp_path / "data", "--fleet", "tpu-17")
     broken = tmp_path / "fleet.yaml"
-    broken.write_text("apiVersion: drakkar.dev/v1alpha1\nkind: Fleet\nmetadata: {name: x}\nspec: {nodeGroups: [{name: a, count: -1}]}\n")
+    broken.write_text(
+        "apiVersion: drakkar.dev/v1alpha1\nkind: Fleet\nmetadata: {name: x}\n"
+        "spec: {nodeGroups: [{name: a, count: -1}]}\n"
+    )
     assert "spec.nodeGroups[0].count" in _refused(tmp_path / "data", "--fleet", str(broken))
 
 

@@ -30,8 +30,6 @@ from drakkar.cli.target import connect
 from drakkar.client import Client
 from drakkar.insight.story import AFTER, BEFORE, TITLES
 
-#: The longest the observer waits for the whole story, in seconds.
-PATIENCE = 60.0
 #: The node that runs in a process of its own where that process is to be stopped; in the first slice.
 STOPPED = "host-0"
 MANIFESTS = ("deviceclass.yaml", "claim.yaml", "job.yaml", "second-job.yaml", "whole-pod-job.yaml")
@@ -65,7 +63,7 @@ async def _run(args: argparse.Namespace) -> int:
         _tell(started, "starting the control plane and 16 hollow nodes")
         async with Plane(options) as plane:
             _tell(started, f"API server ready at {plane.url}")
-            async with _observer(plane.kubeconfig, args.fault == "flap") as (process, seen):
+            async with _observer(plane.kubeconfig, args) as (process, seen):
                 reading = asyncio.create_task(_read(process, seen, started), name="observer-lines")
                 async with connect(plane.kubeconfig) as client:
                     killed = await _direct(client, plane, seen, args.fault, started)
@@ -125,7 +123,9 @@ def _hosts(claim: Any) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _observer(kubeconfig: Path, may_return: bool) -> AsyncIterator[tuple[asyncio.subprocess.Process, _Seen]]:
+async def _observer(
+    kubeconfig: Path, args: argparse.Namespace
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, _Seen]]:
     command = [
         sys.executable,
         "-m",
@@ -133,9 +133,9 @@ async def _observer(kubeconfig: Path, may_return: bool) -> AsyncIterator[tuple[a
         "--kubeconfig",
         str(kubeconfig),
         "--timeout",
-        str(PATIENCE),
+        str(args.patience),
     ]
-    if may_return:
+    if args.fault == "flap":
         command.append("--may-return")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:

@@ -158,6 +158,13 @@ A second process that holds only the kubeconfig watches; exit 0 only if it saw e
         default="annotation",
         help="how the host dies: told to fall silent, its process stopped, or silent and back in mid-recovery",
     )
+    command.add_argument(
+        "--patience",
+        type=_seconds,
+        default=60,
+        metavar="S",
+        help="how long the observer waits for the whole story (60 s)",
+    )
     command.add_argument("--json", metavar="FILE", help="write timeline and figures as JSON")
     _plane(command, lease=1, period=0.25, grace=4)
 
