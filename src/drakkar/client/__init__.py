@@ -11,6 +11,7 @@ from drakkar.client.client import Client, ListResult, WatchEvent
 from drakkar.client.clock import SystemClock, parse_timestamp, timestamp
 from drakkar.client.events import EventRecorder
 from drakkar.client.http import HttpTransport
+from drakkar.client.leader import Election
 from drakkar.client.queue import KeyQueue
 from drakkar.client.runner import Controller, Runner
 from drakkar.client.transport import MemoryTransport, Transport, Unreachable
@@ -25,6 +26,7 @@ __all__ = [
     "Controller",
     "Create",
     "Delete",
+    "Election",
     "EventRecorder",
     "HttpTransport",
     "KeyQueue",

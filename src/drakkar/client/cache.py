@@ -202,6 +202,10 @@ class Cache:
                     logger.info("%s: no streaming lists here, using list and watch", self.kind.plural)
                     continue
                 position = self._position()
+                if error.code == 404 and not self.synced.is_set():
+                    logger.warning("%s are not served here; taken as none until they are", self.kind.plural)
+                    self._replace([], 0)
+                    pause = LONGEST_PAUSE
                 if error.code in REVISION_REFUSED:
                     position = ""
                     if self._clock.monotonic() - started > 1.0:
@@ -216,7 +220,7 @@ class Cache:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _position(self) -> str:
-        return str(self.revision) if self.synced.is_set() else ""
+        return str(self.revision) if self.synced.is_set() and self.revision else ""
 
     def check(self, now: float) -> None:
         """Ends a watch that has been silent for too long; ``now`` is monotonic."""

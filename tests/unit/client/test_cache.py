@@ -8,7 +8,7 @@ import pytest
 from drakkar.api.kinds import POD
 from drakkar.client import Cache, Caches, Client, MemoryTransport, Unreachable
 from drakkar.client import cache as cache_module
-from tests.unit.client.fakeserver import FakeServer
+from tests.unit.client.fakeserver import FakeServer, failure
 
 
 def pod(name: str, node: str = "", **meta: Any) -> dict[str, Any]:
@@ -159,6 +159,22 @@ def test_late_subscribers_and_indexes_see_what_is_there() -> None:
         pods.index("node", lambda p: [p["spec"]["nodeName"]])
         assert seen == ["ADDED"]
         assert len(pods.by("node", "n1")) == 1
+        await caches.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_kind_that_is_not_served_yet_counts_as_empty() -> None:
+    async def scenario() -> None:
+        server = FakeServer()
+        server.refuse = [failure(404, "NotFound", "the server could not find the requested resource")]
+        caches = Caches(Client(MemoryTransport(server.handle)))
+        pods = caches.of(POD)
+        await caches.start()
+        await asyncio.wait_for(caches.synced(), 2)
+        assert pods.list() == []
+        server.put(POD, pod("a"))
+        await until(lambda: pods.get("default", "a"))
         await caches.stop()
 
     asyncio.run(scenario())

@@ -1,0 +1,148 @@
+"""One of several replicas at work: election over a Lease.
+
+Who holds the lease writes it anew every few seconds; who does not, watches how long the
+record stays the same on its own clock, so clocks need not agree. A leader that cannot renew
+stops its work before anybody else can take over. A paused process may still act late: writers
+therefore check their preconditions all the same (see `drakkar.scheduler.commit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError
+from drakkar.api.kinds import LEASE
+from drakkar.client.client import Client
+from drakkar.client.clock import timestamp
+from drakkar.client.transport import Unreachable
+
+logger = logging.getLogger(__name__)
+
+#: Seconds: after how long without renewal others take over; when the leader itself gives up; between attempts.
+LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD = 15.0, 10.0, 2.0
+
+
+class Election:
+    """A candidate for the lease ``namespace/name``; ``identity`` is unique among the replicas."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        name: str,
+        identity: str,
+        *,
+        namespace: str = "kube-system",
+        lease_duration: float = LEASE_DURATION,
+        renew_deadline: float = RENEW_DEADLINE,
+        retry_period: float = RETRY_PERIOD,
+    ):
+        self.leads = asyncio.Event()
+        self._client = client
+        self._clock = clock
+        self._name = name
+        self._namespace = namespace
+        self._identity = identity
+        self._lease_duration = lease_duration
+        self._renew_deadline = renew_deadline
+        self._retry_period = retry_period
+        #: The record as last seen, and when (monotonic) it was first seen so.
+        self._record: dict[str, Any] = {}
+        self._since = 0.0
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
+        while True:
+            while not await self._attempt():
+                await self._clock.sleep(self._retry_period)
+            logger.info("%s leads %s/%s", self._identity, self._namespace, self._name)
+            if await self._lead(work):
+                return
+            logger.warning("%s lost the lease %s/%s", self._identity, self._namespace, self._name)
+
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Works while the lease is renewed; answers whether the work ended by itself."""
+        self.leads.set()
+        working = asyncio.ensure_future(work())
+        renewing = asyncio.create_task(self._renew(), name=f"lease-{self._name}")
+        try:
+            await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            return False
+        finally:
+            self.leads.clear()
+            lost = renewing.done()
+            for task in (working, renewing):
+                task.cancel()
+            await asyncio.gather(working, renewing, return_exceptions=True)
+            if not lost:
+                await self._step_down()
+
+    async def _renew(self) -> None:
+        """Renews until that has not worked for too long."""
+        renewed = self._clock.monotonic()
+        while self._clock.monotonic() - renewed < self._renew_deadline:
+            await self._clock.sleep(self._retry_period)
+            started = self._clock.monotonic()
+            try:
+                if await asyncio.wait_for(self._attempt(), self._renew_deadline):
+                    renewed = started
+                elif self._record.get("holderIdentity") != self._identity:
+                    return
+            except TimeoutError:
+                continue
+
+    async def _attempt(self) -> bool:
+        """Takes or renews the lease; False when somebody else has it or the server cannot be asked."""
+        try:
+            try:
+                lease: dict[str, Any] = await self._client.get(LEASE, self._name, self._namespace)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+                metadata = {"name": self._name, "namespace": self._namespace}
+                await self._client.create(LEASE, {"metadata": metadata, "spec": self._mine({})})
+                return True
+            spec = lease.get("spec") or {}
+            if spec != self._record:
+                self._record, self._since = spec, self._clock.monotonic()
+            holder = spec.get("holderIdentity")
+            if holder and holder != self._identity:
+                patience = float(spec.get("leaseDurationSeconds") or self._lease_duration)
+                if self._clock.monotonic() - self._since < patience:
+                    return False
+            metadata = {"resourceVersion": lease["metadata"]["resourceVersion"]}
+            body = {"metadata": metadata, "spec": self._mine(spec)}
+            await self._client.patch(LEASE, self._name, self._namespace, body)
+            return True
+        except (ApiError, Unreachable) as error:
+            logger.info("lease %s/%s: %s", self._namespace, self._name, error)
+            return False
+
+    def _mine(self, before: dict[str, Any]) -> dict[str, Any]:
+        now = timestamp(self._clock.time(), micro=True)
+        took_over = before.get("holderIdentity") != self._identity
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._lease_duration)),
+            "acquireTime": now if took_over else before.get("acquireTime", now),
+            "renewTime": now,
+            "leaseTransitions": (before.get("leaseTransitions") or 0) + (1 if took_over and before else 0),
+        }
+
+    async def _step_down(self) -> None:
+        """Frees the lease at a regular end, so that the next leader need not wait."""
+        try:
+            lease: dict[str, Any] = await self._client.get(LEASE, self._name, self._namespace)
+            if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
+                metadata = {"resourceVersion": lease["metadata"]["resourceVersion"]}
+                body = {"metadata": metadata, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+                await self._client.patch(LEASE, self._name, self._namespace, body)
+        except (ApiError, Unreachable) as error:
+            logger.info("lease %s/%s was not freed: %s", self._namespace, self._name, error)
