@@ -1,0 +1,163 @@
+"""Who may do what: identities, the parts of a plane, RBAC objects, reviews."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from drakkar.api.wire import Request
+from tests.unit.apiserver.core.serving import Api
+from tests.unit.apiserver.core.test_writes import CLAIMS, CONFIGMAPS, PODS, SLICES, claim, play, pod, refused
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+async def code(api: Api, method: str, path: str, headers: dict[str, str] | None = None, peer: Any = None) -> int:
+    request = Request(method, path, (), headers or {}, b"", peer)
+    return (await api.server.handle(request)).status
+
+
+def test_anonymous_sees_health_and_version_only() -> None:
+    async def scene(api: Api) -> None:
+        for path in ("/healthz", "/livez", "/readyz", "/version", "/readyz/ping"):
+            assert await code(api, "GET", path) == 200
+        for path in ("/api", "/apis", "/openapi/v3", "/metrics", CONFIGMAPS):
+            assert await code(api, "GET", path) == 401
+        assert await code(api, "GET", CONFIGMAPS, {"authorization": "Bearer wrong"}) == 401
+
+    play(scene)
+
+
+def test_certificates_name_user_and_groups() -> None:
+    async def scene(api: Api) -> None:
+        assert await code(api, "GET", CONFIGMAPS, peer=("me", ("system:masters",))) == 200
+        assert await code(api, "GET", CONFIGMAPS, peer=("me", ())) == 403
+        assert await code(api, "GET", "/api", peer=("me", ())) == 200
+
+    play(scene)
+
+
+def test_denials_have_upstreams_words() -> None:
+    async def scene(api: Api) -> None:
+        nobody = api.as_user("nobody")
+        error = await refused(nobody.get(PODS))
+        assert str(error) == (
+            'pods is forbidden: User "nobody" cannot list resource "pods" in API group "" in the namespace "default"'
+        )
+        assert error.status["details"] == {"kind": "pods"}
+        error = await refused(nobody.get(f"{SLICES}/x"))
+        assert str(error) == (
+            'resourceslices.resource.k8s.io "x" is forbidden: User "nobody" cannot get resource "resourceslices" in '
+            'API group "resource.k8s.io" at the cluster scope'
+        )
+        masked = await refused(api.get(PODS, **{"impersonate-user": "nobody"}))
+        assert masked.code == 403
+
+    play(scene)
+
+
+def test_a_node_writes_only_what_is_its_own() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        await node.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
+        await api.post("/api/v1/nodes", {"metadata": {"name": "n2"}})
+        await node.patch("/api/v1/nodes/n1/status", {"status": {"phase": "Running"}})
+        assert (await refused(node.patch("/api/v1/nodes/n2/status", {"status": {}}))).code == 403
+        leases = "/apis/coordination.k8s.io/v1/namespaces"
+        await node.put(f"{leases}/kube-node-lease/leases/n1", {"metadata": {"name": "n1"}, "spec": {}})
+        assert (
+            await refused(node.put(f"{leases}/kube-node-lease/leases/n2", {"metadata": {"name": "n2"}}))
+        ).code == 403
+        for name, where in (("mine", "n1"), ("other", "n2")):
+            await api.post(PODS, pod(name))
+            await api.post(f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": where}})
+        await node.patch(f"{PODS}/mine/status", {"status": {"phase": "Running"}})
+        assert (await refused(node.patch(f"{PODS}/other/status", {"status": {"phase": "Running"}}))).code == 403
+        assert (await refused(node.delete(f"{PODS}/other"))).code == 403
+        assert (await refused(node.post(CONFIGMAPS, {"metadata": {"name": "a"}}))).code == 403
+
+    play(scene)
+
+
+def test_roles_grant_and_are_taken_back_at_once() -> None:
+    async def scene(api: Api) -> None:
+        user = api.as_user("dev", "team")
+        role = {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
+        await api.post(f"{RBAC}/namespaces/default/roles", role)
+        assert (await refused(user.get(PODS))).code == 403
+        binding = {
+            "metadata": {"name": "b"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+            "subjects": [{"kind": "Group", "name": "team", "apiGroup": "rbac.authorization.k8s.io"}],
+        }
+        await api.post(f"{RBAC}/namespaces/default/rolebindings", binding)
+        assert (await user.get(PODS))["items"] == []
+        assert (await refused(user.get("/api/v1/pods"))).code == 403
+        assert (await refused(user.post(PODS, pod("p")))).code == 403
+        review = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": "default"}}}
+        asked = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        assert (await user.post(asked, review))["status"] == {"allowed": True}
+        await api.delete(f"{RBAC}/namespaces/default/rolebindings/b")
+        assert (await refused(user.get(PODS))).code == 403
+        assert (await user.post(asked, review))["status"] == {"allowed": False}
+        who = await user.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+        assert who["status"]["userInfo"]["username"] == "dev"
+
+    play(scene)
+
+
+def test_nobody_gives_away_rights_he_does_not_have() -> None:
+    async def scene(api: Api) -> None:
+        binding = {
+            "metadata": {"name": "b"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
+            "subjects": [{"kind": "User", "name": "dev", "apiGroup": "rbac.authorization.k8s.io"}],
+        }
+        await api.post(f"{RBAC}/clusterrolebindings", binding)
+        user = api.as_user("dev")
+        await user.post(CONFIGMAPS, {"metadata": {"name": "a"}})
+        role = {"metadata": {"name": "r"}, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}
+        assert (await refused(user.post(f"{RBAC}/namespaces/default/roles", role))).code == 403
+
+    play(scene)
+
+
+def test_parts_of_a_claims_status_have_owners() -> None:
+    async def scene(api: Api) -> None:
+        scheduler = api.as_user("system:kube-scheduler")
+        driver = api.as_user("drakkar:driver:tpu", "drakkar:drivers")
+        await api.post(CLAIMS, claim("c"))
+        devices = {"results": [{"request": "r", "driver": "d.example.com", "pool": "p", "device": "x"}]}
+        allocation = {"status": {"allocation": {"devices": devices}}}
+        error = await refused(driver.patch(f"{CLAIMS}/c/status", allocation))
+        assert error.code == 422
+        assert "resourceclaims/binding" in str(error)
+        await scheduler.patch(f"{CLAIMS}/c/status", allocation)
+        told = {"status": {"devices": [{"driver": "d.example.com", "pool": "p", "device": "x"}]}}
+        await driver.patch(f"{CLAIMS}/c/status", told)
+
+    play(scene)
+
+
+def test_the_parts_of_a_plane_can_work() -> None:
+    async def run() -> None:
+        api = await Api.start()
+        scheduler = api.as_user("system:kube-scheduler")
+        controllers = api.as_user("system:kube-controller-manager")
+        hollow = api.as_user("drakkar:hollow-nodes", "drakkar:hollow-nodes")
+        driver = api.as_user("drakkar:driver:tpu", "drakkar:drivers")
+        await hollow.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
+        await controllers.post(PODS, pod("p"))
+        await scheduler.post(f"{PODS}/p/binding", {"target": {"kind": "Node", "name": "n1"}})
+        await hollow.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}})
+        await scheduler.patch(f"{PODS}/p/status", {"status": {"nominatedNodeName": ""}})
+        event = {"metadata": {"name": "e"}, "involvedObject": {}, "reason": "x"}
+        await scheduler.post("/api/v1/namespaces/default/events", event)
+        pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "d.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "x"}]}
+        await driver.post(SLICES, {"metadata": {"name": "s"}, "spec": spec})
+        await driver.delete(SLICES)
+        await controllers.delete(f"{PODS}/p", {"gracePeriodSeconds": 0})
+        await api.close()
+
+    asyncio.run(run())
