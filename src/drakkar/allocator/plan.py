@@ -119,9 +119,7 @@ class Alternative:
             refused |= base.with_counters
         oversize = uncountable = 0
         if switches.ConsumableCapacity:
-            for position in bits(alive):
-                if not self.capacity and not base.devices[position].device.capacity:
-                    continue
+            for position in bits(alive if self.capacity else alive & ~base.whole):
                 try:
                     if self.consumption(base, position, switches) is None:
                         oversize |= 1 << position

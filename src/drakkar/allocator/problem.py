@@ -126,6 +126,8 @@ class Problem:
     def _update(self, memory: _Memory, touched: set[str] | None) -> None:
         nodes = self.snapshot.world.nodes
         verdicts = memory.verdicts
+        if touched is None:
+            self.snapshot.shared.selectors.enter_all(self.snapshot.world.pools.values())
         if touched is None or nodes is not memory.world_nodes:
             memory.nodes = memory.refusal = None
             for gone in [name for name in verdicts if name not in nodes]:

@@ -57,6 +57,7 @@ class Base:
         "simple_names",
         "skip",
         "tainted",
+        "whole",
         "with_counters",
     )
     _next = 0
@@ -94,6 +95,8 @@ class Base:
                 self.devices.append(record)
         self.simple_names = len(self.by_name) == len(self.devices)
         self.multi = self.per_device = self.skip = self.with_counters = self.tainted = 0
+        #: Devices that a request without capacity can always have as far as capacity goes.
+        self.whole = 0
         self.groups = False
         for position, record in enumerate(self.devices):
             bit = 1 << position
@@ -108,6 +111,11 @@ class Base:
                 self.groups = self.groups or (record.slice.grouped and switches.CompatibilityGroups)
             if record.blocking:
                 self.tainted |= bit
+            for capacity in (record.device.capacity or {}).values():
+                if capacity.requestPolicy is not None or capacity.value[:1] == "-":
+                    break
+            else:
+                self.whole |= bit
         #: Selector text → (passing, failing) positions; filled by the selector table.
         self.selected: dict[str, tuple[int, int]] = {}
         #: Node label → positions whose own selector is content with it; the others have to be asked.

@@ -13,7 +13,8 @@ Source: spec/engine.md section 2, spec/allocation.md section 9.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from drakkar.api.errors import ParseError
@@ -21,7 +22,7 @@ from drakkar.api.quantity import Quantity
 from drakkar.api.resource.v1 import DeviceAttribute
 from drakkar.api.semver import Semver
 from drakkar.inventory.devices import DeviceRecord, SliceRecord
-from drakkar.inventory.pools import Base
+from drakkar.inventory.pools import Base, Pool
 
 #: What a selector says about a device.
 NO: Final = 1
@@ -132,6 +133,8 @@ _VALUELESS: Final = DeviceAttribute()
 def is_damaged(row: DeviceRecord) -> bool:
     """Whether some attribute or capacity of the device cannot be turned into a CEL value."""
     for attribute in (row.device.attributes or {}).values():
+        if attribute.string is not None or attribute.int is not None or attribute.bool is not None:
+            continue
         versions = attribute.versions or ()
         if attribute.version is not None:
             versions = (attribute.version,)
@@ -142,12 +145,16 @@ def is_damaged(row: DeviceRecord) -> bool:
                 Semver.parse(version)
             except ParseError:
                 return True
-    for capacity in (row.device.capacity or {}).values():
-        try:
-            Quantity.parse(capacity.value)
-        except ParseError:
-            return True
-    return False
+    return any(not _is_quantity(capacity.value) for capacity in (row.device.capacity or {}).values())
+
+
+@lru_cache(maxsize=4096)
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except ParseError:
+        return False
+    return True
 
 
 class Selector:
@@ -259,6 +266,13 @@ class SelectorTable:
                 device.id = len(self.rows)
                 self.rows.append(device)
         return record.first_id
+
+    def enter_all(self, pools: Iterable[Pool]) -> None:
+        """Gives all devices their rows, so that a selector looks at all of them in one go."""
+        for pool in pools:
+            for record in pool.slices.values():
+                if record.first_id < 0:
+                    self.enter(record)
 
     def select(self, text: str, base: Base) -> tuple[int, int]:
         """Positions of a pool that the selector passes, and positions where it fails with an error."""
