@@ -448,23 +448,27 @@ def go_text(value: Any) -> str:
             return json.dumps(value)
 
 
+_GO_KINDS = {dict: "map", list: "slice", str: "string", bool: "bool", int: "int64", float: "float64"}
+
+
 def _conversion_fault(value: Any, node: SchemaNode) -> str:
-    """The first place where a container is expected and something else stands, in upstream's words."""
+    """The first value that does not fit its type, in the words of upstream's converter."""
+    given = _GO_KINDS[type(value)]
     match node.kind:
         case "struct" | "map":
             if type(value) is not dict:
-                wanted = "map" if node.kind == "map" else "struct"
-                return f"cannot restore {wanted} from {'slice' if type(value) is list else _json_type(value)}"
-            for name, item in value.items():
-                child = _child(node, name)
-                if child is not None and item is not None and (fault := _conversion_fault(item, child)):
-                    return fault
+                return f"cannot restore {'map from' if node.kind == 'map' else 'struct from:'} {given}"
+            below = [(item, _child(node, name)) for name, item in value.items()]
         case "list":
             if type(value) is not list:
-                return f"cannot restore slice from {'map' if type(value) is dict else _json_type(value)}"
-            for item in value:
-                if node.items is not None and item is not None and (fault := _conversion_fault(item, node.items)):
-                    return fault
+                return f"cannot restore slice from {given}"
+            below = [(item, node.items) for item in value]
+        case "string" | "boolean" | "integer" | "number":
+            wanted = {"string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float)}[node.kind]
+            return "" if type(value) in wanted else f"unrecognized type: {node.go_type()}"
         case _:
-            pass
+            return ""
+    for item, child in below:
+        if child is not None and item is not None and (fault := _conversion_fault(item, child)):
+            return fault
     return ""

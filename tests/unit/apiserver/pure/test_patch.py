@@ -177,3 +177,25 @@ def test_wrong_type_answers_as_recorded():
     with pytest.raises(StatusError) as caught:
         strategic({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}, recorded["requestBody"], CONFIGMAP)
     assert caught.value.status == recorded["responseBody"]
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        ({"spec": {"replicas": "x"}}, "unrecognized type: int32"),
+        ({"spec": {"paused": 1}}, "unrecognized type: bool"),
+        ({"metadata": {"labels": {"a": 1}}}, "unrecognized type: string"),
+        ({"spec": 3}, "cannot restore struct from: int64"),
+        ({"metadata": {"finalizers": {}}}, "cannot restore slice from map"),
+        (
+            {"metadata": {"creationTimestamp": "now"}},
+            'parsing time "now" as "2006-01-02T15:04:05Z07:00": cannot parse "now" as "2006"',
+        ),
+    ],
+)
+def test_other_wrong_types(change, detail):
+    doc = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+    with pytest.raises(StatusError) as caught:
+        strategic(doc, change, DEPLOYMENT)
+    assert caught.value.code == 422
+    assert caught.value.status["details"]["causes"][0]["message"].endswith(detail)
