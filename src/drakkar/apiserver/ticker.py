@@ -40,6 +40,10 @@ class Ticker:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="apiserver ticker")
 
+    def __len__(self) -> int:
+        """How many sleepers there are."""
+        return len(self._sleepers)
+
     def remove(self, sleeper: Sleeper) -> None:
         """Forgets a sleeper."""
         self._sleepers.discard(sleeper)
