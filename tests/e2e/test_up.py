@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot create the folder" in _refused(tmp_path / "file" / "data")
-    assert "/proc/drakkar" in _refused(Path("/proc/drakkar"))
+    if sys.platform == "linux":
+        assert "/proc/drakkar" in _refused(Path("/proc/drakkar"))
 
 
 def test_an_unknown_fleet_and_a_broken_one(tmp_path: Path) -> None:
@@ -124,6 +126,24 @@ def test_ctrl_c_and_sigterm_end_cleanly(tmp_path: Path) -> None:
     assert up.wait_dead(20) == 0
 
 
+def test_own_processes_end_with_the_plane_even_after_kill_9(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--fleet", "tpu-16", "--own-process", "host-3", *FAST)
+    up.start()
+    match = re.search(r"hollow node host-3: process (\d+)", up.output)
+    assert match is not None
+    child = int(match.group(1))
+    os.kill(child, 0)
+    up.kill()
+    for _ in range(200):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {child} outlived its plane")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/net/tcp")
 def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
     with Up(tmp_path / "data", *FAST) as up:
         match = re.search(r"https://([\d.]+):(\d+)", up.output)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import sys
+import threading
 
 from drakkar.api import kinds, names
 from drakkar.api.errors import ApiError, UsageError
@@ -44,6 +47,8 @@ def hollow(args: argparse.Namespace) -> int:
     from drakkar.node.hollow_main import run_hollow
     from drakkar.sim.fleets import load_fleet
 
+    if args.end_with_parent:
+        threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     run_hollow(
         kubeconfig_of(args),
         load_fleet(args.fleet).nodes(),
@@ -53,3 +58,10 @@ def hollow(args: argparse.Namespace) -> int:
         context=args.context,
     )
     return 0
+
+
+def _end_with_parent() -> None:
+    """End this process when its standard input closes, that is, when its parent is gone, however it went."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(0)

@@ -230,6 +230,7 @@ def _node(commands: _Sub) -> None:
     hollow = _command(actions, "hollow", "node:hollow", "run hollow nodes of a fleet in this process")
     hollow.add_argument("names", nargs="*", metavar="NAME", help="which nodes of the fleet (default: all)")
     hollow.add_argument("--fleet", required=True, metavar="FILE|NAME", help="a Fleet file or a named fleet")
+    hollow.add_argument("--end-with-parent", action="store_true", help="end when standard input closes")
     hollow.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
     hollow.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
     _target(hollow)

@@ -210,7 +210,9 @@ class Plane:
             str(options.data / "fleet.yaml"),
         ]
         command += ["--lease-duration", str(options.lease_duration), "--lease-period", str(options.lease_period)]
-        process = await asyncio.create_subprocess_exec(*command, "--kubeconfig", str(self.kubeconfig))
+        command += ["--kubeconfig", str(self.kubeconfig), "--end-with-parent"]
+        # The pipe is never written to: it closes when this process is gone, even after kill -9.
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
         self.own_processes[name] = process.pid
 
         async def stop() -> None:
