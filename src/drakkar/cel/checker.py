@@ -88,9 +88,7 @@ class _Checker:
         self.issues: list[Issue] = []
 
     def _report(self, error_class: str, message: str, pos: int) -> None:
-        issue = self._source.issue(error_class, message, pos)
-        if issue not in self.issues:
-            self.issues.append(issue)
+        self.issues.append(self._source.issue(error_class, message, pos))
 
     def _variable(self) -> Type:
         self._fresh += 1

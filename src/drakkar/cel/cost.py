@@ -42,8 +42,8 @@ AUTHORIZATION_CHECK: Final = 350_000
 #: Pattern lengths that stand for the named formats.
 FORMAT_PATTERNS: Final = {
     "dns1123Label": 30, "dns1123Subdomain": 60, "dns1035Label": 30, "qualifiedName": 60, "dns1123LabelPrefix": 30,
-    "dns1123SubdomainPrefix": 60, "dns1035LabelPrefix": 30, "labelValue": 40, "uri": 10000, "uuid": 115, "byte": 69,
-    "date": 30, "datetime": 30,
+    "dns1123SubdomainPrefix": 60, "dns1035LabelPrefix": 30, "labelValue": 40, "uri": 1103, "uuid": 70, "byte": 84,
+    "date": 71, "datetime": 71,
 }  # fmt: skip
 #: The longest pattern a format may have, assumed where the format is not known.
 _MAX_FORMAT_PATTERN: Final = 128

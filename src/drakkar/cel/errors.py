@@ -27,7 +27,8 @@ class CompileError(ParseError):
     def __init__(self, text: str, issues: list[Issue]) -> None:
         self.text = text
         self.issues = tuple(sorted(issues, key=lambda issue: (issue.line or 0, issue.column or 0)))
-        super().__init__("\n".join(_render(text, issue) for issue in self.issues))
+        # One place can be checked twice (macros copy their target); it is shown once.
+        super().__init__("\n".join(_render(text, issue) for issue in dict.fromkeys(self.issues)))
 
     @property
     def error_class(self) -> str:

@@ -16,7 +16,6 @@ from drakkar.cel.values import (
     Timestamp,
     Uint,
     compare,
-    equals,
     is_map,
     kind_of,
     optional,
@@ -77,7 +76,7 @@ def includes(container: Any, wanted: Any) -> bool:
     """``includes``: membership in a list; a scalar includes what equals it."""
     if kind_of(container) is list:
         return any(same(item, wanted) for item in container)
-    return equals(container, wanted)
+    return same(container, wanted)
 
 
 def slice_list(value: Any, start: Any, end: Any) -> list[Any]:

@@ -254,8 +254,7 @@ cel.@mapInsert
  @mapInsert_map_map (map(K, V), map(K, V)) map(K, V)
  @mapInsert_map_key_value (map(K, V), K, V) map(K, V)
 includes
- list_includes .(list(T), T) bool
- dyn_includes .(dyn, dyn) bool
+ list_includes_dyn_dyn .(dyn, dyn) bool
 find
  string_find_string .(string, string) string
 findAll

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from drakkar.cel.errors import EvaluationError, no_overload
@@ -159,21 +160,20 @@ def _bad(clause: str, value: Any, wanted: str) -> EvaluationError:
     return EvaluationError("invalid-argument", f"%{clause} takes {wanted}, not {type_name(value)}")
 
 
-def clauses(template: str) -> list[str | tuple[str, int | None]]:
+def clauses(template: str) -> Iterator[str | tuple[str, int | None]]:
     """A template as text pieces and clauses ``(letter, precision)``; raises ``ValueError`` where malformed."""
-    pieces: list[str | tuple[str, int | None]] = []
     at = 0
     while True:
         percent = template.find("%", at)
         if percent < 0:
-            pieces.append(template[at:])
-            return pieces
-        pieces.append(template[at:percent])
+            yield template[at:]
+            return
+        yield template[at:percent]
         at = percent + 1
         if at >= len(template):
-            raise ValueError("unexpected end of string after '%'")
+            raise ValueError("the template ends with a single %")
         if template[at] == "%":
-            pieces.append("%")
+            yield "%"
             at += 1
             continue
         precision = None
@@ -182,38 +182,43 @@ def clauses(template: str) -> list[str | tuple[str, int | None]]:
             at = start
             while at < len(template) and template[at] in "0123456789":
                 at += 1
+            if at >= len(template):
+                raise ValueError("the template ends within a precision")
             if at == start:
                 raise ValueError("a precision needs digits behind the point")
             precision = int(template[start:at])
             if precision > _MAX_PRECISION:
                 raise ValueError(f"precision {precision} exceeds {_MAX_PRECISION}")
-            if at >= len(template):
-                raise ValueError("could not find end of precision specifier")
         letter = template[at]
         if letter not in "sdfebxXo":
-            raise ValueError(f'unrecognized formatting clause "{letter}"')
-        pieces.append((letter, precision))
+            raise ValueError(f"unrecognized formatting clause %{letter}")
+        yield letter, precision
         at += 1
 
 
 def format_text(template: Any, args: Any) -> str:
     """``format``."""
     _check("format", (template, args), str, list)
-    try:
-        pieces = clauses(template)
-    except ValueError as error:
-        raise EvaluationError("invalid-argument", f"format: {error}") from None
     result: list[str] = []
     at = 0
-    for piece in pieces:
-        if isinstance(piece, str):
-            result.append(piece)
-            continue
+    try:
+        for piece in clauses(template):
+            if isinstance(piece, str):
+                result.append(piece)
+                continue
+            if at >= len(args):
+                raise _too_few(at)
+            result.append(_CLAUSES[piece[0]](args[at], piece[1]))
+            at += 1
+    except ValueError as error:
         if at >= len(args):
-            raise EvaluationError("index-out-of-range", f"format: index {at} out of range")
-        result.append(_CLAUSES[piece[0]](args[at], piece[1]))
-        at += 1
+            raise _too_few(at) from None
+        raise EvaluationError("invalid-argument", f"format: {error}") from None
     return "".join(result)
+
+
+def _too_few(at: int) -> EvaluationError:
+    return EvaluationError("index-out-of-range", f"format: index {at} out of range: too few arguments")
 
 
 def _plain(value: Any, precision: int | None) -> str:
@@ -226,7 +231,13 @@ def _plain(value: Any, precision: int | None) -> str:
         return duration_text(value)
     if kind is Timestamp:
         return timestamp_text(value)
+    if kind is float:
+        return double_text(value)
     return _nested(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _nested(value: Any) -> str:
@@ -238,11 +249,11 @@ def _nested(value: Any) -> str:
     if kind is int or kind is Uint:
         return int.__repr__(value)
     if kind is float:
-        return double_text(value)
+        return f"{value:.6f}" if math.isfinite(value) else f'"{double_text(value)}"'
     if kind is str:
-        return '"' + value + '"'
+        return _quoted(value)
     if kind is bytes:
-        return 'b"' + value.decode(errors="replace") + '"'
+        return "b" + _quoted(value.decode(errors="replace"))
     if kind is Duration:
         return f'duration("{duration_text(value)}")'
     if kind is Timestamp:
@@ -261,7 +272,7 @@ def _special(value: float) -> str | None:
     if value != value:
         return "NaN"
     if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+        return "∞" if value > 0 else "-∞"
     return None
 
 
@@ -274,8 +285,8 @@ def _decimal(value: Any, precision: int | None) -> str:
 def _number(clause: str, value: Any) -> float | str:
     if kind_of(value) is float:
         return _special(value) or value
-    if value in ("Infinity", "-Infinity", "NaN") and kind_of(value) is str:
-        return value
+    if kind_of(value) is str and value in ("Infinity", "-Infinity", "NaN"):
+        return _special(float(value)) or value
     raise _bad(clause, value, "doubles")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from drakkar.cel import types
 from drakkar.cel.errors import Issue
 from drakkar.cel.parser import Source
 from drakkar.cel.regex import problem
@@ -111,31 +110,33 @@ def _format(node: Call, source: Source, issues: list[Issue]) -> None:
     if not node.args or not isinstance(node.args[0], ListNode):
         return
     arguments = node.args[0].elements
+    fault: tuple[str, int] | None = None
+    used = 0
     try:
-        pieces = [piece for piece in clauses(template.value) if not isinstance(piece, str)]
+        for piece in clauses(template.value):
+            if isinstance(piece, str):
+                continue
+            if used >= len(arguments):
+                fault = f"no argument for clause number {used + 1} (%{piece[0]})", node.pos
+                break
+            unsuited = _unsuited(piece[0], arguments[used])
+            if unsuited is not None:
+                fault = f"%{piece[0]} does not take a value of type '{unsuited.type}'", unsuited.pos
+                break
+            used += 1
+        else:
+            if used < len(arguments):
+                fault = f"{len(arguments)} arguments for {used} clauses", node.pos
     except ValueError as error:
-        issues.append(source.issue("bad-format", f"format: {error}", template.pos))
-        return
-    for index, (letter, _) in enumerate(pieces):
-        if index >= len(arguments):
-            message = f"format: no argument for clause number {index + 1} (%{letter})"
-            issues.append(source.issue("bad-format", message, node.args[0].pos))
-            return
-        argument = arguments[index]
-        if not _suits(letter, argument.type):
-            message = f"format: %{letter} does not take a value of type '{argument.type}'"
-            issues.append(source.issue("bad-format", message, argument.pos))
-            return
-    if len(pieces) < len(arguments):
-        message = f"format: {len(arguments)} arguments for {len(pieces)} clauses"
-        issues.append(source.issue("bad-format", message, arguments[len(pieces)].pos))
+        fault = str(error), node.pos
+    if fault is not None:
+        issues.append(source.issue("bad-format", f"format: {fault[0]}", fault[1]))
 
 
-def _suits(letter: str, type_: Type) -> bool:
-    if type_.kind in ("dyn", "error", "param"):
-        return True
-    if type_.kind not in _ALLOWED[letter]:
-        return False
-    if type_.kind in ("list", "map"):
-        return all(_suits("s", inner) for inner in type_.params)
-    return type_ is not types.ERROR
+def _unsuited(letter: str, node: Node) -> Node | None:
+    """The node that the clause does not take; elements of literals are looked at as well."""
+    if node.type.kind != "dyn" and node.type.kind not in _ALLOWED[letter]:
+        return node
+    if letter == "s" and isinstance(node, ListNode | MapNode):
+        return next((found for child in children(node) if (found := _unsuited(letter, child))), None)
+    return None

@@ -27,14 +27,15 @@ def _difference(case: dict[str, Any], answer: dict[str, Any]) -> list[str]:
     wanted = {**case["expect"], **{key: case[key] for key in EXTRA if key in case}}
     found = {key: value for key, value in answer.items() if key != "id"}
     if "error" in wanted and "error" in found:
-        keys = set(wanted["error"]) | set(found["error"]) - {"message"}
+        parts = set(wanted["error"]) | set(found["error"]) - {"message"}
         if wanted["error"]["class"] == "syntax":
-            keys = {"phase", "class"}
-        found["error"] = {key: found["error"].get(key) for key in keys}
-        wanted["error"] = {key: wanted["error"].get(key) for key in keys}
+            parts = {"phase", "class"}
+        found["error"] = {key: found["error"].get(key) for key in parts}
+        wanted["error"] = {key: wanted["error"].get(key) for key in parts}
+    keys = {"value", "error"} | set(wanted) | ({"tooExpensiveAtCreate"} if "maxCost" in case else set())
     return [
         f"{case['id']} {case['expression']}: {key} is {found.get(key)!r}, expected {wanted.get(key)!r}"
-        for key in sorted(set(wanted) | set(found))
+        for key in sorted(keys)
         if json.dumps(wanted.get(key), sort_keys=True) != json.dumps(found.get(key), sort_keys=True)
     ]
 
