@@ -351,6 +351,8 @@ def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
             if needs
         ):
             return False
+    if len(groups) == 1:
+        return all(count <= mask.bit_count() for mask, count in groups.items())
     return all(
         sum(count for other, count in groups.items() if not other & ~mask) <= mask.bit_count() for mask in groups
     )

@@ -36,6 +36,8 @@ from drakkar.inventory.snapshot import Snapshot
 from drakkar.inventory.switches import Switches
 
 MAX_RESULTS: Final = 32
+#: Pool versions of which an alternative remembers its masks; more than a fleet has pools.
+_KEPT_BASES: Final = 65536
 _DRIVER: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 
 #: (fault class, text) of something wrong with a request.
@@ -93,6 +95,9 @@ class Alternative:
         """The masks for a pool; computed once per pool version."""
         found = self._bases.get(base.serial)
         if found is None:
+            if len(self._bases) >= _KEPT_BASES:
+                self._bases.clear()
+                self._consumption.clear()
             found = self._bases[base.serial] = self._compute(base, table, switches)
         return found
 

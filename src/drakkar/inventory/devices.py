@@ -53,7 +53,7 @@ def values_of(attribute: DeviceAttribute) -> frozenset[Scalar]:
 class DeviceRecord:
     """A device as published, with taints of rules added behind its own."""
 
-    __slots__ = ("binding", "blocking", "device", "id", "multi", "name", "node", "slice", "taints")
+    __slots__ = ("binding", "blocking", "device", "multi", "name", "node", "slice", "taints")
 
     def __init__(self, device: Device, slice_record: SliceRecord, taints: tuple[DeviceTaint, ...]) -> None:
         self.device = device
@@ -67,8 +67,6 @@ class DeviceRecord:
         self.node: CompiledSelector | None = (
             compile_node_selector(device.nodeSelector) if device.nodeSelector is not None else None
         )
-        #: Row in the columns of the inventory; -1 until the device is entered there.
-        self.id = -1
 
     def on_node(self, labels: dict[str, str], name: str) -> bool:
         """Whether the device's own node fields select the node (spec/allocation.md section 4)."""
@@ -99,7 +97,6 @@ class SliceRecord:
         "counters",
         "devices",
         "driver",
-        "first_id",
         "generation",
         "grouped",
         "name",
@@ -135,8 +132,6 @@ class SliceRecord:
         self.grouped = any(
             use.compatibilityGroups for device in spec.devices or () for use in device.consumesCounters or ()
         )
-        #: Rows of the devices are consecutive from here; -1 until entered.
-        self.first_id = -1
 
     @property
     def shared(self) -> bool:

@@ -6,14 +6,10 @@ from typing import Any
 
 from drakkar.inventory.devices import DeviceRecord
 from drakkar.inventory.selection import Program
-from drakkar.inventory.switches import Switches
 
 
 class DrakkarCel:
     """Compiles with the environment for stored expressions, as a scheduler has to."""
-
-    def __init__(self, switches: Switches) -> None:
-        self._switches = switches
 
     def compile(self, text: str) -> Program:
         """The compiled selector; :class:`drakkar.cel.CompileError` when the text is wrong."""

@@ -23,6 +23,8 @@ from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import UNUSED, Holding, PoolUsage, holdings_of
 
 _LOG_LIMIT = 8192
+#: Rows of devices that are gone, beyond as many as there are live ones, after which the tables are made anew.
+_SPARE_ROWS = 4096
 
 
 class Inventory:
@@ -33,7 +35,10 @@ class Inventory:
             self.switches = features
         else:
             self.switches = Switches.from_gates((features or Features.default()).enabled)
-        self._shared = Shared(SelectorTable(cel or DrakkarCel(self.switches)), self.switches, {}, [], 0)
+        self._cel = cel or DrakkarCel()
+        self._shared = Shared(SelectorTable(self._cel), self.switches, {}, [], 0)
+        #: Number of devices that are published now.
+        self._live = 0
         self._nodes: dict[str, Node] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolKey, Pool] = {}
@@ -173,6 +178,8 @@ class Inventory:
         old = self._pools.get(key)
         index = self._index.setdefault(key, len(self._index))
         new = Pool(key, index, slices, self.switches) if slices else None
+        self._live += sum(len(record.devices) for record in slices.values())
+        self._live -= sum(len(record.devices) for record in old.slices.values()) if old is not None else 0
         if old is not None:
             self._remember_draws(old, new)
         if "pools" in self._frozen:
@@ -327,6 +334,10 @@ class Inventory:
             self._world = World(self._nodes, self._classes, self._pools, self._hooks, self._everywhere)
             self._frozen = {"nodes", "classes", "pools"}
         shared = self._shared
+        if len(shared.selectors.rows) > 2 * self._live + _SPARE_ROWS:
+            # Older snapshots keep the old tables.
+            version = shared.log_start + len(shared.log)
+            shared = self._shared = Shared(SelectorTable(self._cel), self.switches, {}, [], version)
         return Snapshot(self._world, self._usage.fork(), shared, shared.log_start + len(shared.log))
 
     def _note(self, nodes: frozenset[str] | None) -> None:

@@ -36,7 +36,7 @@ _Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]
 class CompiledSelector:
     """A node selector ready to be asked; ``fault`` says why it cannot be used, if so."""
 
-    __slots__ = ("exact", "fault", "hooks", "selector", "terms")
+    __slots__ = ("_one", "exact", "fault", "hooks", "selector", "terms")
 
     def __init__(self, selector: NodeSelector) -> None:
         self.selector = selector
@@ -58,16 +58,28 @@ class CompiledSelector:
         #: Labels of which a matching node has at least one, or None when no such list is known.
         self.hooks: tuple[Hook, ...] | None = self._find_hooks()
         #: Whether having one of the hooks is also enough.
+        self._one = self._single()
         self.exact = self.hooks is not None and all(len(fields) + len(exprs) == 1 for fields, exprs in self.terms)
 
     def matches(self, labels: dict[str, str], name: str) -> bool:
         """Whether the node is selected (a faulty selector selects nothing)."""
+        one = self._one
+        if one is not None:
+            return labels.get(one.key) in one.values
         if self.fault is not None:
             return False
         for fields, expressions in self.terms:
             if all(r.matches({NAME_KEY: name}) for r in fields) and all(r.matches(labels) for r in expressions):
                 return True
         return False
+
+    def _single(self) -> Requirement | None:
+        """The only requirement, when it is a label In some values: the usual case, and quick to ask."""
+        if self.fault is None and len(self.terms) == 1:
+            fields, expressions = self.terms[0]
+            if not fields and len(expressions) == 1 and expressions[0].operator == "In":
+                return expressions[0]
+        return None
 
     def _find_hooks(self) -> tuple[Hook, ...] | None:
         hooks: list[Hook] = []

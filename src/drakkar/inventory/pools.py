@@ -361,6 +361,7 @@ class Pool:
     __slots__ = (
         "_bases",
         "_switches",
+        "_usable",
         "_views",
         "everywhere",
         "faulty",
@@ -379,6 +380,13 @@ class Pool:
         self._switches = switches
         self._bases: dict[tuple[str, ...], Base] = {}
         self._views: dict[tuple[str, ...], PoolView | None] = {}
+        #: Slices that the features allow, those of one node first.
+        self._usable = [
+            record
+            for record in sorted(slices.values(), key=_is_shared)
+            if not self._dropped(record)
+            and (switches.PartitionableDevices or not (record.per_device or record.counters))
+        ]
         self.node_names = frozenset(s.node_name for s in slices.values() if s.node_name)
         #: Whether a slice, or a device in it, is for all nodes.
         self.everywhere = False
@@ -420,11 +428,7 @@ class Pool:
     def relevant(self, labels: dict[str, str], name: str) -> tuple[list[SliceRecord], str | None]:
         """Slices that reach the node, and the fault of an unusable node selector."""
         found: list[SliceRecord] = []
-        for record in sorted(self.slices.values(), key=_is_shared):
-            if not self._switches.PartitionableDevices and (record.per_device or record.counters):
-                continue
-            if self._dropped(record):
-                continue
+        for record in self._usable:
             hit, fault = record.relevant(labels, name)
             if fault is not None:
                 return [], f"node selector of ResourceSlice {record.name}: {fault}"

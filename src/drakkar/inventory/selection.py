@@ -116,7 +116,7 @@ def _capacity(row: DeviceRecord, read: Read) -> Any:
 
 
 def _damaged(row: DeviceRecord, _read: Read) -> Any:
-    return row.id + 1 if is_damaged(row) else None
+    return row if is_damaged(row) else None
 
 
 _READERS: Final[dict[str, Callable[[DeviceRecord, Read], Any]]] = {
@@ -207,10 +207,10 @@ class Selector:
 
     def ask(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
         """The answer for one device, or the error that the expression ends in."""
-        if self._columns is not None and 0 <= row.id < len(self.results):
-            key = tuple(column.codes[row.id] for column in self._columns)
-            known = self._errors.get(key)
-            return self.results[row.id] == YES if known is None else known
+        number = table.row_of(row)
+        if self._columns is not None and number is not None and number < len(self.results):
+            known = self._errors.get(tuple(column.codes[number] for column in self._columns))
+            return self.results[number] == YES if known is None else known
         return self._evaluate(row, table)
 
     def _evaluate(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
@@ -237,6 +237,8 @@ class SelectorTable:
     def __init__(self, cel: Cel, limit: int = 1024) -> None:
         self.cel = cel
         self.rows: list[DeviceRecord] = []
+        #: Slice → row of its first device; the others follow.
+        self._first: dict[SliceRecord, int] = {}
         self._columns: dict[Read, Column] = {}
         self._selectors: dict[str, Selector] = {}
         self._limit = limit
@@ -260,19 +262,22 @@ class SelectorTable:
 
     def enter(self, record: SliceRecord) -> int:
         """Gives the devices of a slice their rows; returns the first."""
-        if record.first_id < 0:
-            record.first_id = len(self.rows)
-            for device in record.devices:
-                device.id = len(self.rows)
-                self.rows.append(device)
-        return record.first_id
+        first = self._first.get(record)
+        if first is None:
+            first = self._first[record] = len(self.rows)
+            self.rows += record.devices
+        return first
+
+    def row_of(self, record: DeviceRecord) -> int | None:
+        """Row of a device, if its slice was entered."""
+        first = self._first.get(record.slice)
+        return None if first is None else first + record.slice.devices.index(record)
 
     def enter_all(self, pools: Iterable[Pool]) -> None:
         """Gives all devices their rows, so that a selector looks at all of them in one go."""
         for pool in pools:
             for record in pool.slices.values():
-                if record.first_id < 0:
-                    self.enter(record)
+                self.enter(record)
 
     def select(self, text: str, base: Base) -> tuple[int, int]:
         """Positions of a pool that the selector passes, and positions where it fails with an error."""
