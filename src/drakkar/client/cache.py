@@ -213,6 +213,12 @@ class Cache:
             except Unreachable as error:
                 problem = str(error)
                 position = self._position()
+            except Exception as error:
+                # Whatever it is (a frame that is no JSON, a fault of ours): a cache that ends unseen would
+                # leave its readers with old state for ever.
+                logger.exception("watch of %s failed", self.kind.plural)
+                problem = f"{type(error).__name__}: {error}"
+                position = ""
             if self._clock.monotonic() - started > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
             logger.info("watch of %s: %s; again in %.1f s", self.kind.plural, problem, pause)

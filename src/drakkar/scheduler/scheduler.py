@@ -17,7 +17,7 @@ from drakkar.api.errors import ApiError
 from drakkar.api.kinds import DEVICECLASS, DEVICETAINTRULE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.meta import Object
 from drakkar.api.names import DEFAULT_SCHEDULER, POD_SCHEDULED, REASON_SCHEDULER_ERROR, REASON_UNSCHEDULABLE
-from drakkar.api.objects import condition, key_of, name_of, resource_version_of, uid_of
+from drakkar.api.objects import condition, key_of, name_of, pod_priority, resource_version_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import at
 from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
@@ -54,7 +54,7 @@ class Scheduler:
         self.ready = asyncio.Event()
         #: Plain counters; seconds are sums over decisions.
         self.metrics: dict[str, float] = dict.fromkeys(
-            ("decisions", "decision_seconds", "scheduled", "unschedulable", "errors", "lost", "released"), 0
+            ("decisions", "decision_seconds", "scheduled", "unschedulable", "errors", "gave_up", "lost", "released"), 0
         )
         self._client = client
         self._clock = clock
@@ -152,7 +152,7 @@ class Scheduler:
             pass
         elif old is None or not is_waiting(old) or _matters(old) != _matters(pod) or uid not in self.queue:
             created: str = at(pod, "metadata", "creationTimestamp") or ""
-            self.queue.add(uid, PodView.of(pod).priority, created)
+            self.queue.add(uid, pod_priority(pod), created)
         if gave_back and was:
             self._room_returned(pod)
 
@@ -243,6 +243,8 @@ class Scheduler:
 
     async def _report(self, pod: PodView, pending: Pending) -> None:
         self.metrics["errors" if pending.error else "unschedulable"] += 1
+        if pending.reason == "undecided":
+            self.metrics["gave_up"] += 1
         try:
             if pending.release is not None:
                 await self._release(pod, pending.release)

@@ -164,6 +164,34 @@ def test_late_subscribers_and_indexes_see_what_is_there() -> None:
     asyncio.run(scenario())
 
 
+def test_a_frame_that_is_no_json_does_not_end_the_cache() -> None:
+    async def scenario() -> None:
+        server = FakeServer()
+        garbled = False
+
+        class Garbling(MemoryTransport):
+            async def request(self, request: Any) -> Any:
+                nonlocal garbled
+                response = await super().request(request)
+                if response.stream is not None and not garbled:
+                    garbled = True
+                    response.stream = self.garbage()
+                return response
+
+            async def garbage(self) -> Any:
+                yield b"<html>\n"
+
+        caches = Caches(Client(Garbling(server.handle)))
+        pods = caches.of(POD)
+        await caches.start()
+        await asyncio.wait_for(caches.synced(), 2)
+        server.put(POD, pod("a"))
+        await until(lambda: pods.get("default", "a"))
+        await caches.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_kind_that_is_not_served_yet_counts_as_empty() -> None:
     async def scenario() -> None:
         server = FakeServer()
