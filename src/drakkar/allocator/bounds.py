@@ -61,7 +61,8 @@ class Bounds:
         bases = [seen.view.base for seen in task.view.pools]
         #: True where skipping something could hide an error, or the state has parts that the key leaves out.
         self.errors_possible = (
-            any(need.failing or need.alternative.admin for _, _, need in needs)
+            task.plan.derived
+            or any(need.failing or need.alternative.admin for _, _, need in needs)
             or (upstream and any(need.every is not None and constrained[c] for c, _, need in needs))
             or (task.switches.CompatibilityGroups and any(base.groups for base in bases))
             or (lists and any(len(values) > 1 for base in bases for a in attributes for values in base.sets(a)))
@@ -345,7 +346,7 @@ def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
                     groups[open_] = groups.get(open_, 0) + alternative.count
             if not enough:
                 return False
-        if not switches.ListTypeAttributes and not all(
+        if not (switches.ListTypeAttributes or plan.derived) and not all(
             constraint.distinct or _some_value(constraint.attribute, needs, view, shareable)
             for constraint, needs in zip(claim.constraints, covered, strict=True)
             if needs

@@ -79,6 +79,8 @@ class Alternative:
     admin: bool
     tolerations: tuple[DeviceToleration, ...]
     capacity: dict[str, str]
+    #: Attribute name → expression that stands in for it in constraints.
+    derived: dict[str, str]
     fault: FaultNote | None = None
     device_class: DeviceClass | None = None
     _bases: dict[int, OnBase] = field(default_factory=dict[int, OnBase])
@@ -194,6 +196,8 @@ class Plan:
     policy: str
     claims: tuple[ClaimPlan, ...]
     classes: dict[str, DeviceClass | None]
+    #: Whether some request has derived attributes; then nothing is known about values in advance.
+    derived: bool = False
     #: Whether counting devices says all there is to say in advance: no faults, no mode All.
     countable: bool = False
     #: Number of the first claim that needs too many devices, for countable plans.
@@ -217,6 +221,12 @@ def make_plan(specs: Sequence[ResourceClaimSpec], snapshot: Snapshot, policy: st
     plan = Plan(policy, (), {})
     planner = _Planner(snapshot, plan.classes)
     plan.claims = tuple(planner.claim(spec) for spec in specs)
+    plan.derived = any(
+        alternative.derived
+        for claim in plan.claims
+        for request in claim.requests
+        for alternative in request.alternatives
+    )
     plan.countable = all(_countable(claim) for claim in plan.claims)
     if plan.countable:
         for number, claim in enumerate(plan.claims):
@@ -287,6 +297,7 @@ class _Planner:
             admin=bool(admin),
             tolerations=tuple(_spelled(toleration) for toleration in found.tolerations or ()),
             capacity=dict((found.capacity.requests if found.capacity else None) or {}),
+            derived={item.name: item.expression for item in found.derivedAttributes or ()},
         )
         made.fault = self._fault(made, found, admin, mode)
         return made

@@ -19,7 +19,7 @@ from drakkar.allocator.capacity import Consumption
 from drakkar.allocator.needs import Need, NodeTask
 from drakkar.allocator.outcomes import Fault
 from drakkar.allocator.plan import MAX_RESULTS, ConstraintPlan
-from drakkar.inventory.devices import NO_SCALAR, Scalar
+from drakkar.inventory.devices import NO_SCALAR, DeviceRecord, Scalar, scalar_of, values_of
 from drakkar.inventory.pools import Base, Uses, bits
 
 FAIL: Final = 0
@@ -185,6 +185,7 @@ class Search:
             for claim in task.plan.claims
         ]
         self._lists = lists
+        self._derivations: dict[tuple[str, DeviceRecord], tuple[Scalar | None, frozenset[Scalar]]] = {}
         self._groups: _Groups | None = None
         if task.switches.CompatibilityGroups and any(base.groups for base in self.bases):
             self._groups = self._held_groups()
@@ -315,7 +316,7 @@ class Search:
     def narrow(self, state: ConstraintState, open_: int) -> int:
         """Candidates that the constraint would accept next."""
         attribute = state.plan.attribute
-        if self._lists:
+        if self._lists or self.task.plan.derived:
             return open_
         if state.plan.distinct:
             for value in state.used:
@@ -436,24 +437,45 @@ class Search:
     def _unconstrain(self, claim: int, need: Need, base: Base, local: int) -> None:
         for state in self.constraints[claim]:
             if state.plan.covers(need.alternative):
-                state.remove(*self._values(base, local, state))
+                state.remove(*self._values(need, base, local, state))
 
-    def _values(self, base: Base, local: int, state: ConstraintState) -> tuple[Scalar | None, frozenset[Scalar]]:
+    def _values(
+        self, need: Need, base: Base, local: int, state: ConstraintState
+    ) -> tuple[Scalar | None, frozenset[Scalar]]:
         attribute = state.plan.attribute
+        if attribute in need.alternative.derived:
+            return self._derived(need, base, local, attribute)
         if self._lists:
             return None, base.sets(attribute)[local]
         return base.scalars(attribute)[local], _NOTHING
+
+    def _derived(self, need: Need, base: Base, local: int, attribute: str) -> tuple[Scalar | None, frozenset[Scalar]]:
+        record = base.devices[local]
+        text = need.alternative.derived[attribute]
+        key = (text, record)
+        found = self._derivations.get(key)
+        if found is None:
+            value = self.task.table.derive(text, record)
+            if isinstance(value, Exception):
+                if self._upstream:
+                    kind = "cel-compile" if self.task.table.uncompilable(text) else "cel-runtime"
+                    raise Fault(kind, f"derived attribute {attribute} on device {record.name}: {value}")
+                found = (None, _NOTHING)
+            else:
+                found = (None, values_of(value)) if self._lists else (scalar_of(value), _NOTHING)
+            self._derivations[key] = found
+        return found
 
     def _constrain(self, claim: int, need: Need, base: Base, local: int, must: bool) -> bool:
         states = self.constraints[claim]
         for number, state in enumerate(states):
             if not state.plan.covers(need.alternative):
                 continue
-            if state.add(*self._values(base, local, state)):
+            if state.add(*self._values(need, base, local, state)):
                 continue
             for earlier in states[:number]:
                 if earlier.plan.covers(need.alternative):
-                    earlier.remove(*self._values(base, local, earlier))
+                    earlier.remove(*self._values(need, base, local, earlier))
             if must and self._upstream:
                 kind = "distinctAttribute" if state.plan.distinct else "matchAttribute"
                 raise Fault(

@@ -41,11 +41,25 @@ class Program(Protocol):
     def evaluate(self, device: Any) -> bool: ...
 
 
+class Derivation(Protocol):
+    """A compiled derived attribute."""
+
+    def value(self, device: Any) -> Any: ...
+
+
 class Cel(Protocol):
     """How selectors are compiled and devices presented to them; the default is :mod:`drakkar.cel`."""
 
     def compile(self, text: str) -> Program:
         """The program; raises a :class:`~drakkar.api.errors.DrakkarError` when the text is wrong."""
+        ...
+
+    def compile_derived(self, text: str) -> Derivation:
+        """The program of a derived attribute; raises like :meth:`compile`."""
+        ...
+
+    def attribute(self, value: Any) -> DeviceAttribute:
+        """A value that a derivation gave, as an attribute; raises a DrakkarError when it cannot be one."""
         ...
 
     def present(self, record: DeviceRecord) -> Any:
@@ -241,6 +255,7 @@ class SelectorTable:
         self._first: dict[SliceRecord, int] = {}
         self._columns: dict[Read, Column] = {}
         self._selectors: dict[str, Selector] = {}
+        self._derivations: dict[str, Derivation | Exception] = {}
         self._limit = limit
 
     def column(self, read: Read) -> Column:
@@ -259,6 +274,30 @@ class SelectorTable:
             found = Selector(text, self)
         self._selectors[text] = found
         return found
+
+    def derive(self, text: str, record: DeviceRecord) -> DeviceAttribute | Exception:
+        """A derived attribute of a device, or the error that its expression ends in."""
+        program = self._derivations.get(text)
+        try:
+            if program is None:
+                program = self.cel.compile_derived(text)
+            if not isinstance(program, Exception):
+                found: DeviceAttribute | Exception = self.cel.attribute(program.value(self.cel.present(record)))
+            else:
+                found = program
+        except Exception as error:
+            if not is_cel_error(error):
+                raise
+            found = error
+            program = program or error
+        if len(self._derivations) >= self._limit:
+            self._derivations.clear()
+        self._derivations[text] = program
+        return found
+
+    def uncompilable(self, text: str) -> bool:
+        """Whether a derived attribute, asked for before, did not even compile."""
+        return isinstance(self._derivations.get(text), Exception)
 
     def enter(self, record: SliceRecord) -> int:
         """Gives the devices of a slice their rows; returns the first."""
