@@ -22,10 +22,11 @@ from typing import Any
 
 from drakkar.api import kinds, names
 from drakkar.api.errors import ApiError
+from drakkar.api.objects import pod_node
 from drakkar.cli.manifests import apply, read_objects
 from drakkar.cli.target import connect
 from drakkar.client import Client, Unreachable
-from drakkar.insight.story import _hosts, _node_of
+from drakkar.insight.story import claim_hosts
 from drakkar.insight.verify import collect, verify
 from tests.support.plane import FAST, Up
 from tests.support.shared import ROOT
@@ -177,13 +178,13 @@ class Round:
         claims = (await client.list(kinds.RESOURCECLAIM, "default")).items
         taken: Counter[str] = Counter()
         for claim in claims:
-            taken.update(_hosts(claim))
+            taken.update(claim_hosts(claim))
         double = [host for host, count in taken.items() if count > 1]
         assert not double, f"chips of {double} allocated twice"
         claim = next((claim for claim in claims if claim.metadata.name == "slice"), None)
-        hosts = _hosts(claim) if claim is not None else frozenset()
+        hosts = claim_hosts(claim) if claim is not None else frozenset()
         live = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-        running = [_node_of(pod) for pod in live if pod.get("status", {}).get("phase") == "Running"]
+        running = [pod_node(pod) for pod in live if pod.get("status", {}).get("phase") == "Running"]
         whole = len(running) == len(set(running)) == 4 and set(running) == hosts and dead not in hosts
         return hosts if whole and len(live) == 4 else frozenset()
 

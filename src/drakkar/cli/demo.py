@@ -28,7 +28,7 @@ from drakkar.cli.picture import grid, timeline
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
 from drakkar.cli.target import connect
 from drakkar.client import Client
-from drakkar.insight.story import AFTER, BEFORE, TITLES
+from drakkar.insight.story import AFTER, BEFORE, TITLES, claim_hosts
 
 #: The node that runs in a process of its own where that process is to be stopped; in the first slice.
 STOPPED = "host-0"
@@ -90,8 +90,9 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
     if seen.verdict is not None:
         return 0.0
     claim = await client.get(kinds.RESOURCECLAIM, "slice", "default")
-    victim = STOPPED if fault == "sigstop" else _hosts(claim)[0]
-    if victim not in _hosts(claim):
+    hosts = sorted(claim_hosts(claim))
+    victim = STOPPED if fault == "sigstop" else hosts[0]
+    if victim not in hosts:
         raise DrakkarError(f"{victim} runs in a process of its own, but the job was not placed on it")
     killed = time.time()
     if fault == "sigstop":
@@ -112,14 +113,6 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
 
 async def _mark(client: Client, node: str, value: str | None) -> None:
     await client.patch(kinds.NODE, node, None, {"metadata": {"annotations": {names.HOLLOW: value}}})
-
-
-def _hosts(claim: Any) -> list[str]:
-    for term in claim.status.allocation.nodeSelector.nodeSelectorTerms:
-        for requirement in term.matchExpressions or ():
-            if requirement.key == "kubernetes.io/hostname":
-                return sorted(requirement.values or ())
-    raise DrakkarError(f"claim {claim.metadata.name}: its allocation names no hosts")
 
 
 @contextlib.asynccontextmanager

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drakkar.api.meta import Object
+from drakkar.api.names import JOB_NAME_LABEL, LABEL_HOSTNAME
+from drakkar.api.objects import pod_node
 from drakkar.api.resource import v1 as resource
-
-JOB_LABEL = "batch.kubernetes.io/job-name"
-HOSTNAME = "kubernetes.io/hostname"
 
 #: Facts before the fault and after it, in the order of the story.
 BEFORE = ("nodes-ready", "devices-published", "claim-allocated", "job-running", "other-job-running", "large-job-waits")
@@ -176,7 +175,7 @@ class Story:
     def hosts(self, claim: str) -> frozenset[str]:
         """Hosts of a claim's allocation; empty while it has none."""
         obj = self.claims.get(claim)
-        return _hosts(obj) if obj is not None else frozenset()
+        return claim_hosts(obj) if obj is not None else frozenset()
 
     # ---- rules --------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class Story:
         if not running or not self.seen(("claim-allocated",)):
             return ""
         self.first_pods = set(running)
-        return _names(_node_of(self.pods[uid]) for uid in running)
+        return _names(pod_node(self.pods[uid]) for uid in running)
 
     def _other_job_running(self) -> str:
         running = self._running_on(self.cast.other_job, self.cast.other_claim)
@@ -283,7 +282,7 @@ class Story:
         running = self._running_on(self.cast.job, self.cast.claim)
         if not running or set(running) & self.first_pods:
             return ""
-        return _names(_node_of(self.pods[uid]) for uid in running)
+        return _names(pod_node(self.pods[uid]) for uid in running)
 
     def _running_on(self, job: str, claim: str) -> list[str]:
         """UIDs of the job's pods when all of them run, on the claim's hosts, one each; else nothing."""
@@ -294,7 +293,7 @@ class Story:
             and pod.get("status", {}).get("phase") == "Running"
             and not pod["metadata"].get("deletionTimestamp")
         ]
-        nodes = {_node_of(self.pods[uid]) for uid in running}
+        nodes = {pod_node(self.pods[uid]) for uid in running}
         return running if len(running) == len(nodes) == self.cast.pods and nodes == self.hosts(claim) else []
 
     def _contains(self, device: resource.Device) -> bool:
@@ -328,23 +327,20 @@ def _condition(obj: Object, name: str) -> dict[str, Any]:
 
 
 def _job_of(pod: Object) -> str:
-    return (pod["metadata"].get("labels") or {}).get(JOB_LABEL, "")
-
-
-def _node_of(pod: Object) -> str:
-    return pod["spec"].get("nodeName", "")
+    return (pod["metadata"].get("labels") or {}).get(JOB_NAME_LABEL, "")
 
 
 def _selected_hosts(selector: Any) -> frozenset[str]:
     """Host names that a node selector with one hostname requirement admits."""
     for term in selector.nodeSelectorTerms if selector else ():
         for requirement in term.matchExpressions or ():
-            if requirement.key == HOSTNAME and requirement.operator == "In":
+            if requirement.key == LABEL_HOSTNAME and requirement.operator == "In":
                 return frozenset(requirement.values or ())
     return frozenset()
 
 
-def _hosts(claim: resource.ResourceClaim) -> frozenset[str]:
+def claim_hosts(claim: resource.ResourceClaim) -> frozenset[str]:
+    """The hosts that a claim's allocation names; none while it has no allocation."""
     allocation = claim.status.allocation
     return _selected_hosts(allocation.nodeSelector) if allocation else frozenset()
 
