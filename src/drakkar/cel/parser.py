@@ -33,7 +33,10 @@ RESERVED: Final = frozenset(
         "while",
     ]
 )
-_RELATIONS: Final = {"==", "!=", "<", "<=", ">", ">=", "in"}
+_PRECEDENCE: Final = {
+    "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 3, "<=": 3, ">": 3, ">=": 3, "in": 3,
+    "+": 4, "-": 4, "*": 5, "/": 5, "%": 5,
+}  # fmt: skip
 _OPERATORS: Final = {
     "==": "_==_", "!=": "_!=_", "<": "_<_", "<=": "_<=_", ">": "_>_", ">=": "_>=_", "in": "@in",
     "+": "_+_", "-": "_-_", "*": "_*_", "/": "_/_", "%": "_%_", "&&": "_&&_", "||": "_||_",
@@ -129,80 +132,67 @@ class _Parser:
             raise self._unexpected("an operator or the end of the expression")
         return node
 
+    # Nesting costs few frames on purpose: 250 levels of brackets have to fit Python's recursion limit.
+
     def expression(self) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _Syntax(f"the expression is nested more than {MAX_DEPTH} levels deep", self._tokens[self._at].pos)
-        node = self._logical("||")
+        node = self._binary()
         if question := self._accept("?"):
-            yes = self._logical("||")
+            yes = self._binary()
             self._expect(":")
             no = self.expression()
             node = Call(question.pos, "_?_:_", [node, yes, no])
         self._depth -= 1
         return node
 
-    def _logical(self, operator: str) -> Node:
-        inner = self._relation if operator == "&&" else None
-        terms = [inner() if inner else self._logical("&&")]
-        places: list[int] = []
-        while token := self._accept(operator):
-            places.append(token.pos)
-            terms.append(inner() if inner else self._logical("&&"))
-        return _balanced(_OPERATORS[operator], terms, places, 0, len(terms) - 1)
-
-    def _relation(self) -> Node:
-        node = self._sum()
-        while (token := self._tokens[self._at]).kind in _RELATIONS:
+    def _binary(self) -> Node:
+        operands = [self._operand()]
+        operators: list[Token] = []
+        while precedence := _PRECEDENCE.get((token := self._tokens[self._at]).kind):
             self._at += 1
-            node = Call(token.pos, _OPERATORS[token.kind], [node, self._sum()])
-        return node
+            while operators and _PRECEDENCE[operators[-1].kind] >= precedence and not _same_chain(operators[-1], token):
+                _reduce(operands, operators)
+            operators.append(token)
+            operands.append(self._operand())
+        while operators:
+            _reduce(operands, operators)
+        return operands[0]
 
-    def _sum(self) -> Node:
-        node = self._product()
-        while (token := self._tokens[self._at]).kind in ("+", "-"):
-            self._at += 1
-            node = Call(token.pos, _OPERATORS[token.kind], [node, self._product()])
-        return node
-
-    def _product(self) -> Node:
-        node = self._unary()
-        while (token := self._tokens[self._at]).kind in ("*", "/", "%"):
-            self._at += 1
-            node = Call(token.pos, _OPERATORS[token.kind], [node, self._unary()])
-        return node
-
-    def _unary(self) -> Node:
+    def _operand(self) -> Node:
+        """Signs, a value, and what follows it: selections, calls, indexes."""
         token = self._tokens[self._at]
-        if token.kind not in ("!", "-"):
-            return self._member()
-        after = self._tokens[self._at + 1]
-        if token.kind == "-" and after.kind == "literal" and isinstance(after.value, Number | float):
-            return self._member()
         count = 0
-        while self._accept(token.kind):
-            count += 1
-        node = self._member()
-        return node if count % 2 == 0 else Call(token.pos, "!_" if token.kind == "!" else "-_", [node])
-
-    def _member(self) -> Node:
-        node = self._primary()
+        if token.kind == "!" or (token.kind == "-" and not self._is_negative_number()):
+            while self._accept(token.kind):
+                count += 1
+        if self._accept("("):
+            node = self.expression()
+            self._expect(")")
+        else:
+            node = self._primary()
         while True:
-            token = self._tokens[self._at]
-            if token.kind == ".":
+            after = self._tokens[self._at]
+            if after.kind == ".":
                 self._at += 1
-                node = self._selection(node, token)
-            elif token.kind == "[":
+                node = self._selection(node, after)
+            elif after.kind == "[":
                 self._at += 1
                 function = "_[?_]" if self._accept("?") else "_[_]"
                 index = self.expression()
                 self._expect("]")
-                node = Call(token.pos, function, [node, index])
-            elif token.kind == "{" and (name := qualified_name(node)) is not None:
+                node = Call(after.pos, function, [node, index])
+            elif after.kind == "{" and (name := qualified_name(node)) is not None:
                 self._at += 1
-                node = StructNode(token.pos, name, self._fields())
+                node = StructNode(after.pos, name, self._fields())
             else:
-                return node
+                break
+        return node if count % 2 == 0 else Call(token.pos, "!_" if token.kind == "!" else "-_", [node])
+
+    def _is_negative_number(self) -> bool:
+        after = self._tokens[self._at + 1]
+        return after.kind == "literal" and isinstance(after.value, Number | float)
 
     def _selection(self, node: Node, dot: Token) -> Node:
         optional = self._accept("?")
@@ -243,11 +233,6 @@ class _Parser:
                 return self._literal(token)
             case "ident" | ".":
                 return self._name(token)
-            case "(":
-                self._at += 1
-                node = self.expression()
-                self._expect(")")
-                return node
             case "[":
                 self._at += 1
                 return self._list(token.pos)
@@ -325,6 +310,23 @@ class _Parser:
                 self._expect("}")
                 break
         return entries
+
+
+def _same_chain(one: Token, other: Token) -> bool:
+    return one.kind == other.kind and one.kind in ("&&", "||")
+
+
+def _reduce(operands: list[Node], operators: list[Token]) -> None:
+    """Apply the last operator; a chain of ``&&`` or ``||`` is taken as a whole."""
+    last = operators.pop()
+    count = 1
+    places = [last.pos]
+    while operators and _same_chain(operators[-1], last):
+        places.append(operators.pop().pos)
+        count += 1
+    terms = operands[-count - 1 :]
+    del operands[-count - 1 :]
+    operands.append(_balanced(_OPERATORS[last.kind], terms, places[::-1], 0, count))
 
 
 def _balanced(function: str, terms: list[Node], places: list[int], low: int, high: int) -> Node:
