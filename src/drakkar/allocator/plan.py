@@ -120,7 +120,8 @@ class Alternative:
             for position in bits(base.tainted):
                 if any(not self.accepts(taint) for taint in base.devices[position].blocking):
                     tainted |= 1 << position
-        if not switches.OptionalNodeOperations:
+        # Older variants do not know the field and hand such devices out.
+        if not switches.OptionalNodeOperations and switches.variant == "experimental":
             refused |= base.skip
         if not switches.PartitionableDevices:
             refused |= base.with_counters

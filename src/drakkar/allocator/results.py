@@ -57,7 +57,9 @@ def _result(task: NodeTask, one: Taken, share_id: Callable[[], str]) -> DeviceRe
         pool=record.slice.pool[1],
         request=alternative.name,
         shareID=share_id() if one.shared else None,
-        skipNodeOperations=record.slice.slice.spec.skipNodeOperations or None,
+        skipNodeOperations=(record.slice.slice.spec.skipNodeOperations or None)
+        if task.switches.OptionalNodeOperations
+        else None,
         tolerations=list(alternative.tolerations) or None,
     )
 

@@ -55,7 +55,8 @@ class Taken:
     free: bool
 
 
-_Groups = dict[tuple[int, str], list[frozenset[str]]]
+#: (pool number, counter set) → the groups open to newcomers, newest last; None while no member has groups.
+_Groups = dict[tuple[int, str], list[frozenset[str] | None]]
 _NOTHING: Final[frozenset[Scalar]] = frozenset()
 
 
@@ -526,7 +527,7 @@ class Search:
                 return False
         return True
 
-    # Compatibility groups: per counter set the groups that are still open to newcomers, newest last.
+    # Compatibility groups.
 
     def _held_groups(self) -> _Groups:
         groups: _Groups = {}
@@ -539,7 +540,8 @@ class Search:
         for use in self.bases[number].devices[local].device.consumesCounters or ():
             mine = frozenset(use.compatibilityGroups or ())
             stack = groups.setdefault((number, use.counterSet), [])
-            stack.append(stack[-1] & mine if stack else mine)
+            open_ = stack[-1] if stack else None
+            stack.append(open_ if not mine else mine if open_ is None else open_ & mine)
 
     def _groups_fit(self, number: int, local: int) -> bool:
         groups = self._groups or {}
@@ -548,6 +550,7 @@ class Search:
             if not stack:
                 continue
             mine = frozenset(use.compatibilityGroups or ())
-            if mine.isdisjoint(stack[-1]) if stack[-1] else bool(mine):
+            open_ = stack[-1]
+            if bool(mine) if open_ is None else mine.isdisjoint(open_):
                 return False
         return True
