@@ -6,6 +6,7 @@ the client is refused, warned or not told.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from drakkar.api.errors import FieldError
@@ -23,11 +24,10 @@ Object = dict[str, Any]
 
 
 class Bodies:
-    """Decodes and checks."""
+    """Decodes and checks; ``schema`` finds the schema of a served kind."""
 
-    def schema(self, served: Served) -> SchemaNode | None:
-        """The schema of a served kind."""
-        return schemas().for_kind(served.group, served.version, served.kind)
+    def __init__(self, schema: Callable[[Served], SchemaNode | None]):
+        self.schema = schema
 
     def decode(self, request: Request, kind: str) -> tuple[Object, list[str]]:
         """The body in whatever encoding, with its duplicate fields."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -99,6 +99,8 @@ class Table:
         #: Revision of the newest change.
         self.revision = 0
         self._waiting: set[asyncio.Future[None]] = set()
+        #: Told of every change, before its writer gets an answer.
+        self.listener: Callable[[Change], None] | None = None
 
     # Encoding.
 
@@ -199,6 +201,8 @@ class Table:
 
     def _append(self, change: Change) -> Change:
         self.revision = change.revision
+        if self.listener is not None:
+            self.listener(change)
         self.log.append(change)
         self._log_bytes += len(change.entry.tail)
         if len(self.log) > self._log_changes or self._log_bytes > LOG_BYTES:
@@ -306,20 +310,23 @@ class State:
         table.floor = table.revision = self.revision
         return table
 
-    def table_of(self, key: str) -> tuple[Table, str]:
-        """The table of a key of the store, and the key within it; KeyError for an unknown resource."""
-        _, group, plural, namespace, name = key.split("/", 4)
-        return self.tables[f"/{group}/{plural}/"], f"{namespace}/{name}" if namespace else name
-
-    def load(self, records: Iterator[tuple[str, int, bytes | None]], revision: int) -> None:
-        """Takes over the whole content of a store."""
+    def load(self, records: Iterable[tuple[str, int, bytes | None]]) -> list[tuple[str, int, bytes | None]]:
+        """Takes over the content of a store; returns what belongs to no table. Ends with :meth:`loaded`."""
+        unknown: list[tuple[str, int, bytes | None]] = []
         for key, written, value in records:
             if value is None:
                 continue
-            table, _ = self.table_of(key)
+            table = self.tables.get(key[: key.index("/", key.index("/", 1) + 1) + 1])
+            if table is None:
+                unknown.append((key, written, value))
+                continue
             entry = table.entry(decode(value), value, written)
             table.load(entry)
             self._own(table, entry)
+        return unknown
+
+    def loaded(self, revision: int) -> None:
+        """Ends loading; the history of all tables starts at ``revision``."""
         self.revision = revision
         for table in self.tables.values():
             table.loaded(revision)

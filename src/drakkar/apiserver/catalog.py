@@ -42,6 +42,8 @@ class Stored:
     conditional: bool = False
     #: Whether a status sent with a create is dropped.
     drops_status: bool = False
+    #: Whether a definition, not this program, says what it is.
+    custom: bool = False
     #: Kept in memory only, for so many seconds after the last write.
     lifetime: float | None = None
 
@@ -222,6 +224,34 @@ class Catalog:
         self.served[resource.group, resource.version, resource.plural] = served
         self.group_versions.add((resource.group, resource.version))
         return served
+
+    def add_custom(self, resource: Resource, fields: Mapping[str, tuple[str, ...]], *, served: bool) -> None:
+        """Adds a version of a custom resource, the storage version first; not served, it is only kept."""
+        prefix = f"/{resource.group}/{resource.plural}/"
+        if prefix not in self.stored:
+            has_status = any(sub.name == "status" for sub in resource.subresources)
+            self.stored[prefix] = Stored(
+                group=resource.group,
+                plural=resource.plural,
+                kind=resource.kind,
+                version=resource.version,
+                namespaced=resource.namespaced,
+                fields=fields,
+                answers_deleted=False,
+                counts_generations=True,
+                drops_status=has_status,
+                custom=True,
+            )
+        if served:
+            self.add(resource)
+
+    def remove(self, group: str, plural: str, *, forget: bool) -> None:
+        """Serves a custom resource no longer; with ``forget`` it is not kept either."""
+        for key in [key for key in self.served if key[0] == group and key[2] == plural]:
+            del self.served[key]
+        if forget:
+            self.stored.pop(f"/{group}/{plural}/", None)
+        self.group_versions = {(key[0], key[1]) for key in self.served}
 
     def find(self, group: str, version: str, plural: str) -> Served | None:
         """The resource that a path names."""

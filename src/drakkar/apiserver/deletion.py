@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from drakkar.api.names import FOREGROUND_DELETION, ORPHAN_DEPENDENTS
+from drakkar.apiserver import status
 from drakkar.apiserver.catalog import Stored
 from drakkar.apiserver.options import DeleteOptions
+from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.times import rfc3339
 
 Object = dict[str, Any]
@@ -17,6 +19,16 @@ Decision = Literal["now", "marked", "unchanged"]
 
 #: Grace of a pod that does not say, in seconds.
 _POD_GRACE = 30
+
+
+#: Namespaces that every cluster has. Source: admission plugin NamespaceLifecycle.
+_IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+
+
+def check_mortal(stored: Stored, name: str) -> None:
+    """StatusError 403 for the namespaces that may not be deleted."""
+    if stored.prefix == "/core/namespaces/" and name in _IMMORTAL:
+        raise StatusError(status.forbidden("", "namespaces", name, "this namespace may not be deleted"))
 
 
 def decide(stored: Stored, obj: Object, options: DeleteOptions, now: float) -> Decision:

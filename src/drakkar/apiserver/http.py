@@ -246,7 +246,8 @@ async def serve(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="warning",
+        # Its warnings are about clients (broken requests, unsupported upgrades) and advise to install packages.
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,

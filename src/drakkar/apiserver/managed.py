@@ -6,13 +6,7 @@ what was there before is owned by ``before-first-apply``, as upstream does for o
 
 from __future__ import annotations
 
-from typing import Any
-
 from drakkar.api.rules import Strategy
-from drakkar.apiserver.catalog import Served
-from drakkar.apiserver.schema import SchemaNode, schemas
-
-Object = dict[str, Any]
 
 
 def reset_paths(strategy: Strategy | None, subresource: str) -> tuple[tuple[str, ...], ...] | None:
@@ -20,8 +14,3 @@ def reset_paths(strategy: Strategy | None, subresource: str) -> tuple[tuple[str,
     if strategy is None:
         return None
     return tuple((f"f:{name}",) for name in strategy.reset_fields.get(subresource, ()))
-
-
-def schema_of(served: Served) -> SchemaNode | None:
-    """The schema whose markers say how lists and maps merge."""
-    return schemas().for_kind(served.group, served.version, served.kind)

@@ -36,7 +36,7 @@ def answer(server: ApiServer, request: Request, path: str) -> Response | None:
                 return _json(discovery.api_resource_list(group, version, resources))
             return None
         case ["openapi", *rest]:
-            return _openapi(request, rest, resources)
+            return _openapi(request, rest, resources, server.registry.custom.schemas)
         case [""]:
             return _json({"paths": _paths(server)})
         case ["metrics"]:
@@ -67,11 +67,18 @@ def _root(request: Request, path: str, resources: tuple[discovery.Resource, ...]
     return _json(discovery.api_group_list(resources))
 
 
-def _openapi(request: Request, rest: list[str], resources: tuple[discovery.Resource, ...]) -> Response | None:
+def _openapi(
+    request: Request,
+    rest: list[str],
+    resources: tuple[discovery.Resource, ...],
+    custom: dict[tuple[str, str, str], dict[str, Any]],
+) -> Response | None:
     from drakkar.apiserver import openapi
 
     if rest == ["v3"]:
-        return _tagged(request, _encode(openapi.index(resources)), "text/plain; charset=utf-8", "no-cache, private")
+        return _tagged(
+            request, _encode(openapi.index(resources, custom)), "text/plain; charset=utf-8", "no-cache, private"
+        )
     match rest:
         case ["v3", "api", version]:
             group = ""
@@ -83,10 +90,10 @@ def _openapi(request: Request, rest: list[str], resources: tuple[discovery.Resou
                 return _tagged(
                     request, openapi.v2_protobuf(), openapi.V2_PROTOBUF.replace("@", "."), "no-cache, private"
                 )
-            return _tagged(request, openapi.v2(resources), "application/json", "no-cache, private")
+            return _tagged(request, openapi.v2(resources, custom), "application/json", "no-cache, private")
         case _:
             return None
-    body = openapi.document(group, version, resources)
+    body = openapi.document(group, version, resources, custom)
     if body is None:
         return None
     hashed = any(key == "hash" for key, _ in request.query)

@@ -25,14 +25,17 @@ from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
 from drakkar.apiserver.admission import admit_pod
-from drakkar.apiserver.cache import Entry, State, Table, decode, encode
+from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.custom import DEFINITIONS, CustomResources, complete
 from drakkar.apiserver.expressions import Expressions
-from drakkar.apiserver.managed import reset_paths, schema_of
+from drakkar.apiserver.managed import reset_paths
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
+from drakkar.apiserver.schema import apply_schema_defaults
 from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.structural import structural_faults
 from drakkar.apiserver.times import Stamps
 from drakkar.apiserver.views import View
 from drakkar.store.base import Conflict, Write
@@ -82,11 +85,36 @@ class Registry:
         self._views: dict[Served, View] = {}
         for stored in catalog.stored.values():
             self.add_table(stored)
+        self.custom = CustomResources(catalog)
+        state.tables[DEFINITIONS].listener = self._definition_changed
 
     # Tables and views.
 
+    def serve_custom(self) -> None:
+        """Serves the definitions that were loaded."""
+        table = self.state.tables[DEFINITIONS]
+        for entry in table.entries.values():
+            self.custom.serve(table.decode(entry))
+        self._add_custom_tables()
+
+    def _definition_changed(self, change: Change) -> None:
+        definition = self.state.tables[DEFINITIONS].decode(change.entry)
+        self.custom.changed(change, definition)
+        self._views = {served: view for served, view in self._views.items() if not view.stored.custom}
+        if change.type == "DELETED":
+            spec = definition["spec"]
+            table = self.state.tables.pop(f"/{spec['group']}/{spec['names']['plural']}/", None)
+            if table is not None:
+                table.wake()
+        self._add_custom_tables()
+
+    def _add_custom_tables(self) -> None:
+        for stored in self.catalog.stored.values():
+            if stored.custom and stored.prefix not in self.state.tables:
+                self.add_table(stored)
+
     def add_table(self, stored: Stored) -> Table:
-        """The table of a resource, made when it is new."""
+        """A new table for a resource."""
         return self.state.add(
             Table(
                 stored.prefix,
@@ -179,12 +207,29 @@ class Registry:
             meta.pop("generation", None)
             if stored.counts_generations:
                 meta["generation"] = 1
+        if stored.prefix == DEFINITIONS:
+            self._complete(view, obj, now)
+        elif stored.custom:
+            self._default_custom(view, obj)
         if stored.prefix == "/core/pods/":
             admit_pod(obj, self.state.tables["/scheduling.k8s.io/priorityclasses/"])
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
         return await self._write(view, store_key, None, obj, options.dry_run)
+
+    def _complete(self, view: View, definition: Object, now: str) -> None:
+        faults = complete(definition, now)
+        if faults:
+            name = definition["metadata"].get("name") or ""
+            raise StatusError(status.invalid(view.served.group, view.served.kind, name, faults))
+
+    def _default_custom(self, view: View, obj: Object) -> None:
+        node = self.custom.node(view.served)
+        if node is not None:
+            meta = obj.pop("metadata")
+            apply_schema_defaults(obj, node)
+            obj["metadata"] = meta
 
     def _generate(self, view: View, namespace: str, prefix: str) -> str:
         """A name that nobody has or is about to have; StatusError 409 when luck fails eight times."""
@@ -278,6 +323,10 @@ class Registry:
             self._carry_over(view, new, old, subresource)
             if stored.counts_generations and _spec_changed(new, old):
                 new["metadata"]["generation"] = old_meta.get("generation", 0) + 1
+        if not direct and stored.prefix == DEFINITIONS:
+            self._complete(view, new, now)
+        elif stored.custom:
+            self._default_custom(view, new)
         if new == old:
             return entry
         if judge is not None:
@@ -362,7 +411,7 @@ class Registry:
         """Applies a configuration; also whether that created the object."""
         from drakkar.apiserver.apply import server_side_apply
 
-        schema = schema_of(view.served)
+        schema = self.custom.node(view.served)
         if schema is None:
             raise StatusError(status.unknown_resource())
         strategy = kinds.strategy_for(view.stored.group, view.stored.kind)
@@ -405,7 +454,7 @@ class Registry:
         """Brings the owners of fields up to date after a write that is no apply."""
         from drakkar.apiserver.apply import track_update
 
-        schema = schema_of(view.served)
+        schema = self.custom.node(view.served)
         if schema is not None:
             reset = reset_paths(strategy, subresource)
             old, now = view.decode(entry), self.clock.time()
@@ -435,6 +484,10 @@ class Registry:
             errors = object_metadata.validate_metadata(obj, namespaced=stored.namespaced, name_format=_any_name(stored))
         else:
             errors = object_metadata.validate_metadata_update(obj, old, namespaced=stored.namespaced)
+        if stored.custom:
+            schema = self.custom.schema(served)
+            if schema is not None:
+                errors = [*errors, *structural_faults(obj, schema)]
         if errors:
             name = obj["metadata"].get("name") or ""
             raise StatusError(status.invalid(served.group, served.kind, name, errors))
@@ -448,6 +501,7 @@ class Registry:
     async def delete(self, view: View, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
         """The object and whether it is gone (rather than marked as going)."""
         stored, table, served = view.stored, view.table, view.served
+        deletion.check_mortal(stored, name)
         store_key = stored.store_key(namespace, name)
         await self.idle(store_key)
         entry = self.entry(view, namespace, name)
@@ -465,11 +519,25 @@ class Registry:
             raise StatusError(status.conflict(served.group, served.kind, name, text))
         obj = table.decode(entry)
         decision = deletion.decide(stored, obj, options, self.clock.time())
+        if decision == "now" and stored.prefix == DEFINITIONS and not options.dry_run:
+            await self._remove_custom_objects(obj)
         if decision == "now":
             return await self.remove(view, entry, options.dry_run), True
         if decision == "unchanged":
             return entry, False
         return await self._write(view, store_key, entry, obj, options.dry_run), False
+
+    async def _remove_custom_objects(self, definition: Object) -> None:
+        """The objects of a definition go with it, whatever finalizers they have."""
+        spec = definition["spec"]
+        views = [self.view(served) for served in self.catalog.served.values() if served.stored is not None]
+        for view in views:
+            if view.stored.prefix == f"/{spec['group']}/{spec['names']['plural']}/":
+                for entry in list(view.table.entries.values()):
+                    await self.idle(view.stored.store_key(entry.namespace, entry.name))
+                    current = view.table.entries.get(entry.key)
+                    if current is not None:
+                        await self.remove(view, current, False)
 
     async def remove(self, view: View, entry: Entry, dry_run: bool, last: Object | None = None) -> Entry:
         """Removes an object at once; ``last`` is its last state where that differs from the stored one."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from drakkar.apiserver.cache import Entry
+from drakkar.apiserver.catalog import Served
 from drakkar.apiserver.negotiate import JSON, PLAIN, YAML, Form
 from drakkar.apiserver.views import View
 
@@ -24,10 +25,17 @@ _metadata = msgspec.json.Decoder(_MetadataOnly)
 class Renderer:
     """One answer's form. ``now`` is the time of the answer, for ages in tables."""
 
-    def __init__(self, form: Form, now: Callable[[], float], include_object: str = "Metadata"):
+    def __init__(
+        self,
+        form: Form,
+        now: Callable[[], float],
+        include_object: str = "Metadata",
+        printer_of: Callable[[Served], Any] = lambda served: None,
+    ):
         self.form = form
         self._now = now
         self._include = include_object
+        self._printer_of = printer_of
         #: Names a form whose frames watchers can share; empty when every frame is different.
         self.shared = "object" if form == PLAIN else "metadata" if form == Form("metadata") else ""
         self._columns_sent = False
@@ -89,12 +97,17 @@ class Renderer:
 
         objs = (view.decode(entry) for entry in entries)
         served = view.served
-        found = printers.table(
-            served.group, served.kind, objs, self._now(), dict(metadata), self._include, with_columns=columns
+        return printers.table(
+            served.group,
+            served.kind,
+            objs,
+            self._now(),
+            dict(metadata),
+            self._include,
+            with_columns=columns,
+            printer=self._printer_of(served),
+            api_version=self.form.version,
         )
-        if self.form.version != "v1":
-            found["apiVersion"] = f"meta.k8s.io/{self.form.version}"
-        return found
 
 
 def _head(kind: str, api_version: str) -> bytes:

@@ -51,6 +51,9 @@ BODY_LIMIT = 3 << 20
 #: Requests in progress beyond which further ones are put off; watches do not count.
 MAX_READING, MAX_WRITING = 400, 200
 
+#: Subresources that are conversations with a node agent; a POST to them has no body to read.
+_OF_AGENTS = frozenset({"exec", "attach", "portforward", "proxy"})
+
 _HEADERS = {"cache-control": "no-cache, private", "content-type": JSON}
 
 
@@ -85,7 +88,7 @@ class ApiServer:
         self.authorizer = Authorizer(self.state)
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
-        self.bodies = Bodies()
+        self.bodies = Bodies(self.registry.custom.node)
         self.ready = False
         self._reading = self._writing = 0
         self._ending = False
@@ -94,7 +97,12 @@ class ApiServer:
 
     async def start(self) -> None:
         """Loads the store and makes what every cluster has (namespaces)."""
-        self.state.load(self.backend.load(), self.backend.revision)
+        rest = self.state.load(self.backend.load())
+        self.registry.serve_custom()
+        orphans = self.state.load(rest)
+        if orphans:
+            _log.warning("%d stored objects, %s among them, have no definition", len(orphans), orphans[0][0])
+        self.state.loaded(self.backend.revision)
         await bootstrap.create_missing(self.registry)
         self.ready = True
 
@@ -201,7 +209,8 @@ class ApiServer:
 
     def _renderer(self, request: Request, options: ListOptions | None = None, *, transforms: bool = True) -> Renderer:
         form = answer_form(request.headers.get("accept", ""), transforms=transforms)
-        return Renderer(form, self.clock.time, options.include_object if options else "Metadata")
+        include = options.include_object if options else "Metadata"
+        return Renderer(form, self.clock.time, include, self.registry.custom.printer)
 
     async def _read(self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str]) -> Response:
         if served.stored is None:
@@ -258,8 +267,7 @@ class ApiServer:
         if info.subresource == "scale":
             entry = self.registry.entry(view, info.namespace, info.name)
             return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
-        text = f"{info.subresource} of {info.resource} needs a node agent, to which this server has no connection"
-        raise StatusError(status.status_error(501, "NotImplemented", text))
+        raise _no_agent(info)
 
     # Writing.
 
@@ -328,7 +336,7 @@ class ApiServer:
     ) -> Response:
         options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
-        kind = patch_type(request.headers.get("content-type", ""))
+        kind = patch_type(request.headers.get("content-type", ""), strategic=not view.stored.custom)
         warnings: list[str] = []
         patch = self.bodies.patch(request, view.served, kind, options, warnings)
         judge = self._judge(info, view, user)
@@ -405,6 +413,9 @@ class ApiServer:
     ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         sub = view.served.subresources[info.subresource]
+        if info.subresource in _OF_AGENTS:
+            self.registry.entry(view, info.namespace, info.name)
+            raise _no_agent(info)
         body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
         if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
             await pods.bind(self.registry, view, info.namespace, info.name, body, options)
@@ -430,6 +441,11 @@ class ApiServer:
         found = self.catalog.find(group, version, plural)
         assert found is not None
         return found
+
+
+def _no_agent(info: RequestInfo) -> StatusError:
+    text = f"{info.subresource} of {info.resource} needs a node agent, to which this server has no connection"
+    return StatusError(status.status_error(501, "NotImplemented", text))
 
 
 def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: list[str] | None = None) -> Response:

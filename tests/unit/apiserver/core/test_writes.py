@@ -112,6 +112,29 @@ def test_what_the_server_sets_cannot_be_chosen() -> None:
     play(scene)
 
 
+def test_the_namespaces_of_every_cluster_cannot_be_deleted() -> None:
+    async def scene(api: Api) -> None:
+        for name in ("default", "kube-system", "kube-public"):
+            error = await refused(api.delete(f"/api/v1/namespaces/{name}"))
+            text = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+            assert (error.code, error.reason, str(error)) == (403, "Forbidden", text)
+            assert "deletionTimestamp" not in (await api.get(f"/api/v1/namespaces/{name}"))["metadata"]
+
+    play(scene)
+
+
+def test_conversations_with_a_node_agent_are_refused_with_the_reason() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(PODS, pod("p"))
+        for name in ("exec", "attach", "portforward"):
+            error = await refused(api.post(f"{PODS}/p/{name}", {}))
+            assert (error.code, error.reason) == (501, "NotImplemented")
+            assert "needs a node agent" in str(error)
+        assert (await refused(api.post(f"{PODS}/absent/exec", {}))).code == 404
+
+    play(scene)
+
+
 def test_namespaces_must_exist_and_not_be_going() -> None:
     async def scene(api: Api) -> None:
         error = await refused(api.post("/api/v1/namespaces/none/configmaps", {"metadata": {"name": "a"}}))
