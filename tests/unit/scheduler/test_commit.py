@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from drakkar.api.kinds import POD, RESOURCECLAIM
+from drakkar.api.resource import v1
+from drakkar.client import Caches, Client, MemoryTransport, SystemClock
+from drakkar.scheduler import Cluster, Placement, decide
+from drakkar.scheduler.commit import Committer, Lost, Result
+from tests.unit.client.fakeserver import FakeServer
+from tests.unit.scheduler.build import allocated, claim, device_class, node, node_slice, pod, view
+from tests.unit.scheduler.test_scheduler import KINDS, node_of
+
+
+@asynccontextmanager
+async def committing(server: FakeServer) -> AsyncIterator[tuple[Cluster, Committer]]:
+    """A committer and its cluster, fed from the server; nobody decides by itself."""
+    client = Client(MemoryTransport(server.handle))
+    caches, cluster = Caches(client), Cluster()
+    claims = caches.of(RESOURCECLAIM)
+    claims.subscribe(
+        lambda event, old, new: cluster.set_claim(new) if event != "DELETED" else cluster.remove_claim(new)
+    )
+    caches.of(POD).subscribe(lambda event, old, new: cluster.set_pod(new))
+    await caches.start()
+    await caches.synced()
+    try:
+        yield cluster, Committer(client, cluster, claims, SystemClock(), settled=lambda claim: None)
+    finally:
+        await caches.stop()
+
+
+def small(server: FakeServer, cluster: Cluster) -> Placement:
+    """A decision for pod p and claim c on the only node."""
+    for obj in (node("a"), device_class(), node_slice("a", 2)):
+        match obj["kind"]:
+            case "Node":
+                cluster.set_node(obj)
+            case "DeviceClass":
+                cluster.set_class(msgspec.convert(obj, v1.DeviceClass))
+            case _:
+                cluster.set_slice(msgspec.convert(obj, v1.ResourceSlice))
+    decision = decide(cluster, view(server.get(POD, "p")))
+    assert isinstance(decision, Placement)
+    return decision
+
+
+def started(*objects: dict[str, object]) -> FakeServer:
+    server = FakeServer()
+    for obj in objects:
+        server.put(KINDS[str(obj["kind"])], obj)
+    return server
+
+
+def test_an_equal_allocation_is_accepted() -> None:
+    async def scenario() -> None:
+        server = started(claim("c"), pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            # A twin of ours writes the same for another pod of the claim, and this one hears of it late.
+            server.put(RESOURCECLAIM, allocated(server.get(RESOURCECLAIM, "c"), "a", "gpu-0", reserved=("twin",)))
+            bindable, _ = await committer.write_claims(view(server.get(POD, "p")), placement)
+            assert await committer.bind(bindable, placement.node) is Result.BOUND
+        names = [entry["name"] for entry in server.get(RESOURCECLAIM, "c")["status"]["reservedFor"]]
+        assert names == ["twin", "p"]
+        assert node_of(server, "p") == "a"
+
+    asyncio.run(scenario())
+
+
+def test_another_allocation_is_not() -> None:
+    async def scenario() -> None:
+        server = started(claim("c"), pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            server.put(RESOURCECLAIM, allocated(server.get(RESOURCECLAIM, "c"), "a", "gpu-1", reserved=("twin",)))
+            with pytest.raises(Lost, match="got allocated elsewhere"):
+                await committer.write_claims(view(server.get(POD, "p")), placement)
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_claim_is_lost() -> None:
+    async def scenario() -> None:
+        server = started(claim("c"), pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            going = server.get(RESOURCECLAIM, "c")
+            meta = {**going["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other"]}
+            server.put(RESOURCECLAIM, {**going, "metadata": meta})
+            with pytest.raises(Lost, match="deleted or replaced"):
+                await committer.write_claims(view(server.get(POD, "p")), placement)
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_is_gone_or_bound_needs_nothing() -> None:
+    async def scenario() -> None:
+        server = started(pod("gone"), pod("bound"), pod("gated"))
+        views = {name: view(server.get(POD, name)) for name in ("gone", "bound", "gated")}
+        async with committing(server) as (_, committer):
+            server.remove(POD, "gone")
+            server.put(POD, {**server.get(POD, "bound"), "spec": {"nodeName": "b"}})
+            gated = server.get(POD, "gated")
+            server.put(POD, {**gated, "spec": {**gated["spec"], "schedulingGates": [{"name": "x"}]}})
+            assert await committer.bind(views["gone"], "a") is Result.GONE
+            assert await committer.bind(views["bound"], "a") is Result.GONE
+            with pytest.raises(Lost):
+                await committer.bind(views["gated"], "a")
+
+    asyncio.run(scenario())
