@@ -55,7 +55,7 @@ class Taken:
     free: bool
 
 
-#: (pool number, counter set) → the groups open to newcomers, newest last; None while no member has groups.
+#: (pool number, counter set) → the groups open to newcomers, newest last; None = devices without groups only.
 _Groups = dict[tuple[int, str], list[frozenset[str] | None]]
 _NOTHING: Final[frozenset[Scalar]] = frozenset()
 
@@ -540,8 +540,9 @@ class Search:
         for use in self.bases[number].devices[local].device.consumesCounters or ():
             mine = frozenset(use.compatibilityGroups or ())
             stack = groups.setdefault((number, use.counterSet), [])
-            open_ = stack[-1] if stack else None
-            stack.append(open_ if not mine else mine if open_ is None else open_ & mine)
+            # The first member decides whether the set is for devices with groups or for those without.
+            open_ = stack[-1] if stack else mine or None
+            stack.append(open_ & mine if open_ is not None and mine else open_)
 
     def _groups_fit(self, number: int, local: int) -> bool:
         groups = self._groups or {}
