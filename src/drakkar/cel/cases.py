@@ -48,7 +48,7 @@ def features_of(case: Mapping[str, Any]) -> Features:
 
 
 def run_case(case: Mapping[str, Any], device: DeviceInput) -> dict[str, Any]:
-    """The answer to one case: ``value`` or ``error``, and types and costs where it compiles."""
+    """The answer to one case: ``value`` or ``error`` with ``message``, and types and costs where it compiles."""
     features = features_of(case)
     derived = case.get("mode") == "derived"
     compile_ = compile_derived if derived else compile_selector
@@ -56,7 +56,7 @@ def run_case(case: Mapping[str, Any], device: DeviceInput) -> dict[str, Any]:
     try:
         program = compile_(case["expression"], environment=environment, features=features)
     except CompileError as error:
-        return {"error": _compile_error(error)}
+        return {"error": _compile_error(error), "message": str(error)}
     answer = _evaluated(program, device, derived, case.get("costLimit", COST_LIMIT))
     answer["outputType"] = program.output_type
     answer["maxCost"] = "saturated" if program.max_cost == SATURATED else program.max_cost
@@ -70,12 +70,12 @@ def _compile_error(error: CompileError) -> dict[str, Any]:
     answer: dict[str, Any] = {"phase": "compile", "class": first.error_class}
     if first.line is not None:
         answer |= {"line": first.line, "column": first.column}
-    return {**answer, "issues": len(error.issues), "message": str(error)}
+    return {**answer, "issues": len(error.issues)}
 
 
 def _evaluated(program: Program, device: DeviceInput, derived: bool, limit: int) -> dict[str, Any]:
     if (failure := device.failure()) is not None:
-        return {"error": _evaluation_error(failure)}
+        return {"error": _evaluation_error(failure), "message": failure.message}
     value, error, cost = program.measure(device, limit)
     answer: dict[str, Any] = {"actualCost": cost}
     if error is None:
@@ -84,12 +84,12 @@ def _evaluated(program: Program, device: DeviceInput, derived: bool, limit: int)
         except EvaluationError as wrong:
             error = wrong
     if error is not None:
-        answer["error"] = _evaluation_error(error)
+        answer |= {"error": _evaluation_error(error), "message": str(error)}
     return answer
 
 
 def _evaluation_error(error: EvaluationError) -> dict[str, Any]:
-    answer: dict[str, Any] = {"phase": "evaluate", "class": error.error_class, "message": error.message}
+    answer: dict[str, Any] = {"phase": "evaluate", "class": error.error_class}
     if error.key is not None:
         answer["key"] = error.key
     return answer

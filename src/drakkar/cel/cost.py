@@ -48,6 +48,7 @@ FORMAT_PATTERNS: Final = {
 #: The longest pattern a format may have, assumed where the format is not known.
 _MAX_FORMAT_PATTERN: Final = 128
 
+_MAX_FORMAT_NAME: Final = 64
 _MAX_ENTRIES: Final = 32
 _MAX_VALUE: Final = 64
 _MAX_NAME: Final = 63
@@ -599,9 +600,11 @@ _CONSTANT_EQUALITY: Final = ("kubernetes.Quantity", "kubernetes.Semver", "net.IP
 
 def _equality(estimator: _Estimator, node: Call, overload: str) -> _Result | None:
     one, other = node.args[0].type, node.args[1].type
-    if one == other and one.name in _CONSTANT_EQUALITY:
+    if one != other:
+        return None
+    if one.name in _CONSTANT_EQUALITY:
         return 1, None
-    return None
+    return (scale(_MAX_FORMAT_NAME, TEXT), None) if one == types.FORMAT else None
 
 
 def _validate(estimator: _Estimator, node: Call, overload: str) -> _Result:

@@ -26,7 +26,8 @@ def to_quantity(text: Any) -> Quantity:
     try:
         return Quantity.parse(text)
     except ParseError as error:
-        raise EvaluationError("conversion", f"quantity({text!r}): {error}") from None
+        hint = "; the suffix is k for 1000 and Ki for 1024" if text.endswith("K") else ""
+        raise EvaluationError("conversion", f"quantity({text!r}): {error}{hint}") from None
 
 
 def _parses(function: str, parse: Callable[..., Any]) -> Callable[..., bool]:

@@ -20,7 +20,7 @@ from drakkar.cel.library import FUNCTIONS
 from drakkar.cel.members import has, select, select_optional
 from drakkar.cel.operators import index, optional_index
 from drakkar.cel.syntax import Call, Comprehension, Ident, ListNode, MapNode, Node, Select, StructNode
-from drakkar.cel.values import NONE, Format, Optional, is_map, kind_of, size_of, to_key
+from drakkar.cel.values import NONE, Format, Optional, is_map, is_opaque, kind_of, size_of, to_key
 
 
 class Meter:
@@ -438,6 +438,8 @@ _BY_FUNCTION: Final[dict[str, Callable[[list[Any], Any, Call], int]]] = {
 
 def _call_cost(node: Call, args: list[Any], result: Any) -> int:
     """Cost of one call; what is dispatched at run time (several overloads) counts as one unit."""
+    if node.function == "_==_" and is_opaque(args[0]):
+        return 1
     by_name = _BY_FUNCTION.get(node.function)
     if len(node.overloads) == 1:
         overload = node.overloads[0]

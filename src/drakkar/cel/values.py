@@ -184,6 +184,11 @@ _PLAIN: Final = frozenset((str, bool, int, Uint, float, bytes))
 _STRICT: Final = frozenset((Semver, Quantity, Address, Network, Url, Format))
 
 
+def is_opaque(value: Any) -> bool:
+    """Whether a value is of a type that only Kubernetes' functions look into."""
+    return kind_of(value) in _STRICT
+
+
 def equals(one: Any, other: Any) -> bool:
     """``==``; opaque values on the left refuse to be compared with other types."""
     kind = kind_of(one)
@@ -257,8 +262,6 @@ def size_of(value: Any) -> int:
         return value.bits // 8
     if kind is Network:
         return -(-value.prefix // 8)
-    if kind is Url:
-        return len(value.text)
     return 1
 
 
