@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from drakkar.api.objects import with_condition
+from drakkar.api.names import DISRUPTION_TARGET
+from drakkar.api.objects import pod_is_done, with_condition
 from drakkar.apiserver import status
 from drakkar.apiserver.cache import Entry
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, delete_options
@@ -75,9 +77,35 @@ async def bind(
 async def evict(
     registry: Registry, view: View, namespace: str, name: str, eviction: Object, options: WriteOptions
 ) -> Entry:
-    """Deletes a pod on request. Disruption budgets are not kept here: no controller computes them."""
+    """Marks a pod as disrupted and deletes it. Budgets are not kept here: no controller computes them.
+
+    The mark (condition DisruptionTarget) is what the failure policy of a Job goes by.
+    """
     wanted: DeleteOptions = delete_options(eviction.get("deleteOptions") or {}, {})
-    if options.dry_run:
-        wanted = DeleteOptions(wanted.grace, wanted.uid, wanted.resource_version, wanted.propagation, True)
-    entry, _ = await registry.delete(view, namespace, name, wanted)
+    # A rehearsal first, so that a precondition that does not hold leaves no mark.
+    entry, _ = await registry.delete(view, namespace, name, replace(wanted, dry_run=True))
+    if options.dry_run or wanted.dry_run:
+        return entry
+
+    def mark(pod: Object) -> Object:
+        if pod_is_done(pod):
+            return pod
+        generation = pod["metadata"].get("generation")
+        found = pod["status"] = dict(pod.get("status") or {})
+        found["conditions"] = with_condition(
+            found.get("conditions"),
+            {
+                "type": DISRUPTION_TARGET,
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+                "lastProbeTime": None,
+                "lastTransitionTime": registry.stamps.now(),
+                **({"observedGeneration": generation} if generation else {}),
+            },
+        )
+        return pod
+
+    marked = await registry.update(view, namespace, name, "status", mark, options, [], direct=True)
+    entry, _ = await registry.delete(view, namespace, name, replace(wanted, uid=marked.uid, resource_version=None))
     return entry

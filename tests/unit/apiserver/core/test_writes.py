@@ -224,6 +224,23 @@ def test_eviction_deletes() -> None:
     play(scene)
 
 
+def test_eviction_marks_a_pod_as_disrupted() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(PODS, pod("p", nodeName="n1"))
+        path, body = f"{PODS}/p/eviction", {"metadata": {"name": "p"}}
+        stale = {**body, "deleteOptions": {"preconditions": {"uid": "another"}}}
+        assert (await refused(api.post(path, stale))).code == 409
+        assert "conditions" not in (await api.get(f"{PODS}/p"))["status"]
+        await api.post(path, body)
+        going = await api.get(f"{PODS}/p")
+        (condition,) = going["status"]["conditions"]
+        assert (condition["type"], condition["status"]) == ("DisruptionTarget", "True")
+        assert condition["reason"] == "EvictionByEvictionAPI"
+        assert going["metadata"]["deletionGracePeriodSeconds"] == 30
+
+    play(scene)
+
+
 def test_propagation_sets_the_collectors_finalizers() -> None:
     async def scene(api: Api) -> None:
         jobs = "/apis/batch/v1/namespaces/default/jobs"
