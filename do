@@ -45,7 +45,7 @@ lint)
     ;;
 test)
     shift
-    "$0" lint
+    ./do lint
     .venv/bin/python -m pytest -q -n "${DRAKKAR_WORKERS:-2}" -m "not slow" tests "$@"
     ;;
 slow)
