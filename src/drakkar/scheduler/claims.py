@@ -19,6 +19,8 @@ class Obstacle:
 
     reason: str
     message: str
+    #: Over in moments, by something that is under way already.
+    passing: bool = False
 
 
 def claims_of(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim] | Obstacle:
@@ -62,7 +64,7 @@ def obstacle_of(cluster: Cluster, pod: PodView, claims: Sequence[resource.Resour
         owner = cluster.in_flight.get(uid_of(claim))
         if owner is not None and owner != pod.uid:
             text = f"resource claim {name_of(claim)} is in the process of being allocated"
-            return Obstacle("in-use", text)
+            return Obstacle("in-use", text, passing=True)
         if len(claim.status.reservedFor or ()) >= MOST_CONSUMERS and not reserved_for(claim, pod):
             text = f"resourceclaim {name_of(claim)} is reserved for {MOST_CONSUMERS} consumers, the most there can be"
             return Obstacle("reserved-full", text)

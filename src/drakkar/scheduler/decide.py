@@ -65,6 +65,8 @@ class Pending:
     release: resource.ResourceClaim | None = None
     #: A claim of an earlier attempt that serves nothing and is to be deleted.
     discard: resource.ResourceClaim | None = None
+    #: Over in moments: not worth telling anybody, nor counting as an attempt.
+    passing: bool = False
     #: Not the cluster is too full, but something is wrong (a claim, a class, an expression).
     error: bool = False
 
@@ -92,7 +94,7 @@ def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: in
 def _blocked(cluster: Cluster, obstacle: Obstacle, keys: frozenset[str], causes: frozenset[Cause]) -> Pending:
     total = len(cluster.nodes)
     message = f"0/{total} nodes are available: {obstacle.message}."
-    return Pending(obstacle.reason, message, causes=causes, claims=keys)
+    return Pending(obstacle.reason, message, causes=causes, claims=keys, passing=obstacle.passing)
 
 
 class _Attempt:

@@ -112,12 +112,13 @@ class SchedulingQueue:
             self._some.clear()
             await self._some.wait()
 
-    def park(self, uid: str, causes: Iterable[Cause], claims: Iterable[str] = ()) -> None:
-        """The pod did not fit; ``claims`` are the keys of its own claims."""
+    def park(self, uid: str, causes: Iterable[Cause], claims: Iterable[str] = (), *, counts: bool = True) -> None:
+        """The pod did not fit; ``claims`` are the keys of its own claims. Unless it ``counts``, no back-off begins."""
         entry = self._entries.get(uid)
         if entry is None:
             return
-        self._tired(entry)
+        if counts:
+            self._tired(entry)
         if entry.woken:
             self._delay(entry)
             return

@@ -186,8 +186,9 @@ class Scheduler:
                 if decision.error:
                     self.queue.retry(uid)
                 else:
-                    self.queue.park(uid, decision.causes, decision.claims)
-                group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
+                    self.queue.park(uid, decision.causes, decision.claims, counts=not decision.passing)
+                if not decision.passing:
+                    group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
             # Watches have to be read between decisions.
             await asyncio.sleep(0)
 

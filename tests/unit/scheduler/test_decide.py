@@ -87,6 +87,7 @@ def test_decisions_in_flight_count() -> None:
     assert "0/1 nodes are available: 1 cannot allocate all claims (in-use: " in refused.message
     sharing = pending(state, pod("r", "c"))
     assert "in the process of being allocated" in sharing.message
+    assert sharing.passing
     state.forget(view(pod("p", "c")))
     assert placed(state, pod("q", "d")).node == "a"
 
