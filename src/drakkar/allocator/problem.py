@@ -7,6 +7,7 @@ something that reaches the node changes, so the next pod of the same kind pays f
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,7 +22,7 @@ from drakkar.allocator.results import allocations
 from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
-from drakkar.inventory.snapshot import NodeView, Snapshot
+from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 from drakkar.inventory.usage import PoolUsage
 
 #: Steps that a search may take on one node, each about 5 to 50 microseconds.
@@ -50,6 +51,37 @@ class _Memory:
     nodes: tuple[str, ...] | None = None
     refusal: Reason | None = None
     world_nodes: object = None
+    #: Place of each node in the order of the inventory, and of those that pass, ascending.
+    places: dict[str, int] = field(default_factory=dict[str, int])
+    passing: list[int] = field(default_factory=list[int])
+    names: list[str] = field(default_factory=list[str])
+
+    def reorder(self, nodes: dict[str, Node]) -> None:
+        """Takes over the nodes of a world."""
+        self.nodes = self.refusal = None
+        for gone in [name for name in self.verdicts if name not in nodes]:
+            del self.verdicts[gone]
+        self.world_nodes = nodes
+        self.places = {name: number for number, name in enumerate(nodes)}
+        self.names = [name for name in nodes if name in self.verdicts and self.verdicts[name].passes]
+        self.passing = [self.places[name] for name in self.names]
+
+    def record(self, name: str, verdict: _Verdict) -> None:
+        """Enters what was found out about a node."""
+        old = self.verdicts.get(name)
+        self.verdicts[name] = verdict
+        self.refusal = None
+        if verdict.passes == (old is not None and old.passes):
+            return
+        self.nodes = None
+        place = self.places[name]
+        index = bisect_left(self.passing, place)
+        if verdict.passes:
+            self.passing.insert(index, place)
+            self.names.insert(index, name)
+        else:
+            del self.passing[index]
+            del self.names[index]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +118,7 @@ class Problem:
         memory = self._remember()
         nodes = memory.nodes
         if nodes is None:
-            verdicts = memory.verdicts
-            nodes = memory.nodes = tuple(name for name in self.snapshot.world.nodes if verdicts[name].passes)
+            nodes = memory.nodes = tuple(memory.names)
         if nodes:
             return Feasible(nodes)
         if memory.refusal is None:
@@ -96,13 +127,14 @@ class Problem:
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot
-        if snapshot.version is None:
-            return self._fresh()
         known = self.plan.memory.get("nodes")
         memory = known if isinstance(known, _Memory) else _Memory()
+        if snapshot.version is None or memory.version > snapshot.version:
+            # A what-if or an old snapshot: beside the memory, but starting from what still holds.
+            memory = _Memory(verdicts=dict(memory.verdicts))
+            self._update(memory, None)
+            return memory
         self.plan.memory["nodes"] = memory
-        if memory.version > snapshot.version:
-            return self._fresh()
         if memory.version == snapshot.version:
             return memory
         log, start = snapshot.shared.log, snapshot.shared.log_start
@@ -118,21 +150,13 @@ class Problem:
         memory.version = snapshot.version
         return memory
 
-    def _fresh(self) -> _Memory:
-        memory = _Memory()
-        self._update(memory, None)
-        return memory
-
     def _update(self, memory: _Memory, touched: set[str] | None) -> None:
         nodes = self.snapshot.world.nodes
         verdicts = memory.verdicts
         if touched is None:
             self.snapshot.shared.selectors.enter_all(self.snapshot.world.pools.values())
         if touched is None or nodes is not memory.world_nodes:
-            memory.nodes = memory.refusal = None
-            for gone in [name for name in verdicts if name not in nodes]:
-                del verdicts[gone]
-            memory.world_nodes = nodes
+            memory.reorder(nodes)
         for name in nodes if touched is None else touched:
             if name not in nodes:
                 continue
@@ -140,10 +164,7 @@ class Problem:
             new = self._verdict(name, old)
             if new is old:
                 continue
-            verdicts[name] = new
-            memory.refusal = None
-            if old is None or old.passes != new.passes:
-                memory.nodes = None
+            memory.record(name, new)
 
     def _verdict(self, name: str, old: _Verdict | None) -> _Verdict:
         snapshot = self.snapshot
