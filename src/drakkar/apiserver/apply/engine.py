@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from drakkar.apiserver import status
 from drakkar.apiserver.apply.fields import (
     EMPTY,
@@ -27,6 +29,9 @@ Object = dict[str, Any]
 
 #: Owner of what was there before anybody applied.
 BEFORE_FIRST_APPLY = "before-first-apply"
+#: How kubectl calls itself when it applies from the client's side, and where it keeps what it applied.
+CLIENT_SIDE_APPLY = "kubectl-client-side-apply"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 #: More updating managers than this are folded into one.
 MAX_UPDATE_MANAGERS = 10
@@ -266,12 +271,34 @@ def server_side_apply(
 
 
 def _adopt(owners: _Owners, live: Object, schema: SchemaNode) -> None:
-    """Gives everything in an object without owners to the synthetic one."""
+    """Gives the fields of an object without owners to kubectl, as far as it applied them, and to the synthetic owner.
+
+    kubectl takes over what the owner of its annotation has and drops what the manifest lacks. So that
+    owner must not have what the server filled in, such as the selector of a Job.
+    """
+    version = str(live.get("apiVersion", ""))
     fields = _strip(compare(_empty(live, schema), live, schema).written, ())
-    owner = _Owner(BEFORE_FIRST_APPLY, "Update", str(live.get("apiVersion", "")), "", None, fields)
-    owner.time = (live.get("metadata") or {}).get("creationTimestamp")
-    if fields:
-        owners[owner.key] = owner
+    applied = fields & _last_applied(live, schema)
+    for manager, owned in ((CLIENT_SIDE_APPLY, applied), (BEFORE_FIRST_APPLY, fields - applied)):
+        if owned:
+            owner = _Owner(manager, "Update", version, "", None, owned)
+            owner.time = (live.get("metadata") or {}).get("creationTimestamp")
+            owners[owner.key] = owner
+
+
+def _last_applied(live: Object, schema: SchemaNode) -> FieldSet:
+    """What kubectl's annotation says was applied from the client's side, the annotation itself included."""
+    text = ((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED)
+    if not isinstance(text, str):
+        return EMPTY
+    try:
+        applied = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return EMPTY
+    if type(applied) is not dict or applied.get("apiVersion") != live.get("apiVersion"):
+        return EMPTY
+    annotations = ("f:metadata", "f:annotations")
+    return fields_of(applied, schema) | {annotations, (*annotations, f"f:{LAST_APPLIED}")}
 
 
 def _without(obj: Object, ignored: tuple[Path, ...]) -> Object:

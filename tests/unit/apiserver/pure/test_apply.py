@@ -172,6 +172,25 @@ def test_objects_without_owners():
     }
 
 
+def test_kubectl_is_given_what_its_annotation_says_and_nothing_more():
+    """Else its migration to server-side apply drops what the server filled in."""
+    last = json.dumps(config_map({"a": "1", "gone": "1"}))
+    plain = config_map({"a": "1", "b": "2"}, annotations={apply.LAST_APPLIED: last})
+    found = owners(ssa(plain, config_map(), "m1"))
+    annotations = {".": {}, f"f:{apply.LAST_APPLIED}": {}}
+    assert found["kubectl-client-side-apply", "Update"] == {
+        "f:metadata": {"f:annotations": annotations},
+        "f:data": {"f:a": {}},
+    }
+    assert found["before-first-apply", "Update"] == {"f:data": {".": {}, "f:b": {}}}
+    with pytest.raises(StatusError) as caught:
+        ssa(plain, config_map({"a": "2"}), "m1")
+    assert 'conflict with "kubectl-client-side-apply" using v1: .data.a' in caught.value.status["message"]
+    for broken in ("{", "[]", json.dumps({"apiVersion": "v2"})):
+        odd = config_map({"a": "1"}, annotations={apply.LAST_APPLIED: broken})
+        assert ("kubectl-client-side-apply", "Update") not in owners(ssa(odd, config_map(), "m1"))
+
+
 def test_reset_of_owners():
     one = ssa(None, config_map({"a": "1"}), "m1")
     new = copy.deepcopy(one)
