@@ -69,11 +69,8 @@ def no_such_key(key: object) -> EvaluationError:
     from drakkar.cel.values import key_text
 
     name = key_text(key)
-    return EvaluationError(
-        "no-such-key",
-        f"no such key: {name}; guard the access with has(...) or with .?{name}.orValue(...)",
-        name,
-    )
+    guard = f".?{name}.orValue(...)" if name.isidentifier() else f'[?"{name}"].orValue(...)'
+    return EvaluationError("no-such-key", f"no such key: {name}; guard the access with has(...) or with {guard}", name)
 
 
 def no_overload(function: str, *args: object) -> EvaluationError:

@@ -81,14 +81,18 @@ class _Tracker:
             raise
 
     def _value(self, node: Node, scope: _Scope, bare: bool) -> Any:
+        if isinstance(node, Ident) and node.constant is None:
+            return self._variable(node, scope, 0 if bare else 1)
         if node in self._constants:
             return self._constants[node]
-        if _is_attribute(node):
-            return self._attribute(node, scope, bare)
-        if isinstance(node, Select):
-            return has(self.value(node.operand, scope), node.field)
         if isinstance(node, Call):
+            if node.function in _STEPS:
+                return self._attribute(node, scope, bare)
             return self._call(node, scope)
+        if isinstance(node, Select):
+            if node.test:
+                return has(self.value(node.operand, scope), node.field)
+            return self._attribute(node, scope, bare)
         if isinstance(node, ListNode):
             return self._list(node, scope)
         if isinstance(node, MapNode):
@@ -101,6 +105,15 @@ class _Tracker:
             self._meter.add(STRUCT_BASE)
             raise EvaluationError("unknown-type", f"unknown type: {node.name}")
         raise TypeError(f"unknown node {type(node).__name__}")
+
+    def _variable(self, node: Ident, scope: _Scope, own: int) -> Any:
+        try:
+            value = self._root(node, scope)
+        except EvaluationError:
+            self._meter.add(own)
+            raise
+        self._meter.add(own)
+        return value
 
     # Attributes: a variable or another value, followed by selections and indexes.
 
@@ -303,10 +316,13 @@ class _Tracker:
             return error
 
 
+_STEPS: Final = frozenset(("_[_]", "_?._", "_[?_]"))
+
+
 def _step(node: Node) -> Select | Call | None:
     if isinstance(node, Select) and not node.test and node.constant is None:
         return node
-    if isinstance(node, Call) and node.function in ("_[_]", "_?._", "_[?_]"):
+    if isinstance(node, Call) and node.function in _STEPS:
         return node
     return None
 
