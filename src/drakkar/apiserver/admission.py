@@ -1,7 +1,8 @@
-"""What the server adds to pods when they are created: priority, and patience with sick nodes.
+"""What the server adds to pods when they are created: account, priority, patience with sick nodes.
 
-Order and texts are upstream's (plugins Priority and DefaultTolerationSeconds). Service
-account tokens are not mounted: nodes of an embedded plane have nothing to show them to.
+Order and texts are upstream's (plugins ServiceAccount, Priority and DefaultTolerationSeconds).
+Tokens of accounts are not mounted, and the account need not exist yet: pods of an embedded plane
+have nobody to show a token to.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ TOLERATION_SECONDS = 300
 def admit_pod(pod: Object, priority_classes: Table) -> None:
     """Completes a pod in place; StatusError 403 when it names a priority class that there is not."""
     spec: Object = pod.setdefault("spec", {})
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccountName"] = spec["serviceAccount"] = account
     _set_priority(pod, spec, priority_classes)
     tolerations: list[Object] = spec.get("tolerations") or []
     missing = [taint for taint in (TAINT_NOT_READY, TAINT_UNREACHABLE) if not _tolerated(tolerations, taint)]

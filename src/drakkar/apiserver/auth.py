@@ -8,7 +8,9 @@ A wrong credential is refused even where none would have been needed.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from drakkar.api.wire import Request
 from drakkar.apiserver import status
@@ -33,25 +35,37 @@ ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
 
 
 class Authenticator:
-    """Knows the tokens that were handed out."""
+    """Knows the tokens that were handed out; ``now`` tells the time in seconds."""
 
-    def __init__(self) -> None:
-        self._tokens: dict[str, User] = {}
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._tokens: dict[str, tuple[User, float]] = {}
         self._peers: dict[tuple[str, tuple[str, ...]], User] = {}
 
-    def issue(self, name: str, groups: tuple[str, ...] = ()) -> str:
-        """A new token of this user, valid while the process lives."""
+    def issue(
+        self,
+        name: str,
+        groups: tuple[str, ...] = (),
+        *,
+        uid: str = "",
+        extra: tuple[tuple[str, tuple[str, ...]], ...] = (),
+        until: float = inf,
+    ) -> str:
+        """A new token of this user, valid until a time and while the process lives."""
+        if until != inf:
+            self._forget_expired()
         token = secrets.token_urlsafe(24)
-        self.accept(token, name, groups)
+        self._tokens[token] = (User(name, (*groups, AUTHENTICATED), uid, extra), until)
         return token
 
-    def accept(self, token: str, name: str, groups: tuple[str, ...] = ()) -> None:
-        """Accepts a token that somebody else chose."""
-        self._tokens[token] = User(name, (*groups, AUTHENTICATED))
+    def _forget_expired(self) -> None:
+        now = self._now()
+        self._tokens = {token: held for token, held in self._tokens.items() if held[1] > now}
 
     def user_of(self, token: str) -> User | None:
-        """The owner of a token."""
-        return self._tokens.get(token)
+        """The owner of a token that is still good."""
+        held = self._tokens.get(token)
+        return held[0] if held is not None and held[1] > self._now() else None
 
     def authenticate(self, request: Request) -> User:
         """The user of a request; anonymous without credentials, StatusError 401 with wrong ones."""
@@ -60,7 +74,7 @@ class Authenticator:
             scheme, _, token = header.partition(" ")
             if scheme.lower() == "bearer":
                 token = token.strip()
-                user = self._tokens.get(token)
+                user = self.user_of(token)
                 if user is not None:
                     return user
                 raise StatusError(status.unauthorized())

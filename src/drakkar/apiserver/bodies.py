@@ -123,6 +123,10 @@ def _own(obj: Object) -> Object:
 
 def _claim_kind(obj: Object, served: Served) -> None:
     """Fills in kind and version; StatusError 400 when the object says that it is another."""
+    for field in ("kind", "apiVersion"):
+        if type(obj.get(field)) not in (str, type(None)):
+            text = f"couldn't get version/kind; json parse error: json: field .{field} has to be a string"
+            raise StatusError(status.bad_request(text))
     kind, version = obj.get("kind") or served.kind, obj.get("apiVersion") or served.api_version
     if (kind, version) != (served.kind, served.api_version):
         group, _, short = version.rpartition("/")

@@ -47,7 +47,8 @@ def decide(stored: Stored, obj: Object, options: DeleteOptions, now: float) -> D
             changed = True
         return "marked" if changed else "unchanged"
     meta["deletionTimestamp"] = rfc3339(now + grace)
-    meta["deletionGracePeriodSeconds"] = grace
+    if stored.prefix != "/core/namespaces/":
+        meta["deletionGracePeriodSeconds"] = grace
     if "generation" in meta or stored.counts_generations:
         meta["generation"] = meta.get("generation", 0) + 1
     if stored.prefix == "/core/namespaces/":

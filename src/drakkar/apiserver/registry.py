@@ -203,7 +203,7 @@ class Registry:
             strategy.prepare_create(obj, now, self.features)
         else:
             if stored.drops_status:
-                obj.pop("status", None)
+                self._empty_status(view, obj)
             meta.pop("generation", None)
             if stored.counts_generations:
                 meta["generation"] = 1
@@ -217,6 +217,15 @@ class Registry:
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
         return await self._write(view, store_key, None, obj, options.dry_run)
+
+    def _empty_status(self, view: View, obj: Object) -> None:
+        """What a new object has for a status: what its schema says about a status nobody wrote."""
+        obj.pop("status", None)
+        node = self.custom.node(view.served)
+        field = node.fields.get("status") if node is not None else None
+        if field is not None and field.has_default and not view.stored.custom:
+            obj["status"] = {}
+            apply_schema_defaults(obj["status"], field)
 
     def _complete(self, view: View, definition: Object, now: str) -> None:
         faults = complete(definition, now)

@@ -36,6 +36,7 @@ from drakkar.apiserver.routes import RequestInfo, parse
 from drakkar.apiserver.selection import Selection
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.ticker import Ticker
+from drakkar.apiserver.tokens import request_token
 from drakkar.apiserver.views import View
 from drakkar.apiserver.watch import Watch
 from drakkar.store.base import Backend, StoreFailed
@@ -84,7 +85,7 @@ class ApiServer:
         self.committer.on_failure = on_failure
         self.features = features or Features.drakkar()
         self.registry = Registry(self.catalog, self.state, self.committer, clock, self.rng, self.features)
-        self.authenticator = Authenticator()
+        self.authenticator = Authenticator(clock.time)
         self.authorizer = Authorizer(self.state)
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
@@ -423,7 +424,23 @@ class ApiServer:
         if view.stored.prefix == "/core/pods/" and info.subresource == "eviction":
             await pods.evict(self.registry, view, info.namespace, info.name, body, options)
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
+        if view.stored.prefix == "/core/serviceaccounts/" and info.subresource == "token":
+            account = view.decode(self.registry.entry(view, info.namespace, info.name))
+            bound = (body.get("spec") or {}).get("boundObjectRef") or {}
+            node = self._node_of(info.namespace, bound) if bound.get("kind") == "Pod" else ""
+            answer = request_token(self.authenticator, account, body, self.clock.time(), node)
+            return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())
+
+    def _node_of(self, namespace: str, bound: Object) -> str:
+        """The node of the pod that a token is bound to; StatusError 404 or 409."""
+        view = self.registry.view(self._served("", "v1", "pods"))
+        name = bound.get("name") or ""
+        entry = self.registry.entry(view, namespace, name)
+        if bound.get("uid") and bound["uid"] != entry.uid:
+            text = f"the UID in the bound object reference ({bound['uid']}) does not match the UID in record"
+            raise StatusError(status.conflict("", "pods", name, text))
+        return (entry.fields or {}).get("spec.nodeName", "")
 
     async def _compute(self, request: Request, info: RequestInfo, served: Served, user: User) -> Response:
         """Resources that store nothing: reviews, and bindings posted to their own collection."""

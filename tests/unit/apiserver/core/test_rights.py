@@ -161,3 +161,24 @@ def test_the_parts_of_a_plane_can_work() -> None:
         await api.close()
 
     asyncio.run(run())
+
+
+def test_tokens_of_service_accounts_expire() -> None:
+    async def scene(api: Api) -> None:
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        await api.post(accounts, {"metadata": {"name": "robot"}})
+        short = await refused(api.post(f"{accounts}/robot/token", {"spec": {"expirationSeconds": 5}}))
+        assert short.code == 422
+        answer = await api.post(f"{accounts}/robot/token", {"spec": {"expirationSeconds": 600}})
+        robot = Api(api.server, api.clock, answer["status"]["token"])
+        who = await robot.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+        info = who["status"]["userInfo"]
+        assert info["username"] == "system:serviceaccount:default:robot"
+        assert "system:serviceaccounts:default" in info["groups"]
+        review = {"spec": {"token": answer["status"]["token"]}}
+        told = await api.post("/apis/authentication.k8s.io/v1/tokenreviews", review)
+        assert told["status"]["authenticated"] is True
+        await api.clock.pass_(601)
+        assert (await refused(robot.get("/api"))).code == 401
+
+    play(scene)
