@@ -41,8 +41,8 @@ def decode_json(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
         return obj, []
     try:
         return obj, _duplicates(body)
-    except RecursionError:
-        fault = "couldn't get version/kind; json parse error: exceeded max depth"
+    except (RecursionError, ValueError):
+        fault = "couldn't get version/kind; json parse error: exceeded max depth or digits of a number"
         raise status.StatusError(_unrecognized(body, kind, fault)) from None
 
 
@@ -64,8 +64,8 @@ def decode_yaml(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
             obj = loader.get_single_data()
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # Numbers and texts that only look well-formed fail with ValueError.
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
+        # Numbers and texts that only look well-formed fail with ValueError, tags that do not fit with LookupError.
         text = f"error converting YAML to JSON: yaml: {error}"
         raise status.StatusError(_unrecognized(body, kind, text)) from None
     if type(obj) is not dict:
@@ -104,7 +104,8 @@ def _go_syntax_error(body: bytes, error: Exception) -> str:
             "Extra data": "after top-level value",
         }.get(found.msg, f"({found.msg})")
         return f"invalid character {rest[0]!r} {looking}"
-    except (UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
+        # Not UTF-8, a number of too many digits, too deep: the first decoder's words have to do.
         pass
     return str(error)
 

@@ -270,6 +270,8 @@ def _prune_struct(obj: dict[str, Any], node: SchemaNode) -> None:
 
 
 _DEEP = frozenset({"struct", "list", "map"})
+#: What Go makes of a null among the elements of a list or map.
+_ZERO: dict[str, Any] = {"string": "", "integer": 0, "number": 0, "boolean": False, "int-or-string": 0}
 
 
 def _prune_value(value: Any, node: SchemaNode) -> None:
@@ -281,7 +283,7 @@ def _prune_value(value: Any, node: SchemaNode) -> None:
         if items is None:
             return
         if items.kind == "quantity":
-            value[:] = [_canonical(item) for item in value]
+            value[:] = [_canonical(0 if item is None else item) for item in value]
         elif items.kind in _DEEP:
             for index, item in enumerate(value):
                 if item is None:
@@ -289,6 +291,8 @@ def _prune_value(value: Any, node: SchemaNode) -> None:
                     value[index] = [] if items.kind == "list" else {}
                 else:
                     _prune_value(item, items)
+        elif None in value and items.kind in _ZERO:
+            value[:] = [_ZERO[items.kind] if item is None else item for item in value]
     else:
         values = node.additional
         if values is None:
@@ -302,10 +306,10 @@ def _prune_value(value: Any, node: SchemaNode) -> None:
                     value[name] = [] if values.kind == "list" else {}
                 else:
                     _prune_value(item, values)
-        elif values.kind == "string":
+        elif values.kind in _ZERO:
             for name, item in value.items():
                 if item is None:
-                    value[name] = ""
+                    value[name] = _ZERO[values.kind]
 
 
 def _canonical(value: Any) -> str:
