@@ -18,6 +18,7 @@ from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
 from drakkar.api.objects import key_of, name_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.selectors import node_selector_matches
+from drakkar.scheduler.alternatives import first_choices, highest, taken
 from drakkar.scheduler.binding import Binding, binding_state
 from drakkar.scheduler.claims import Obstacle, claims_of, obstacle_of, releasable, reserved_for, taint_on
 from drakkar.scheduler.cluster import Cluster, pods_per_node
@@ -26,7 +27,7 @@ from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.queue import Cause
 
-#: How many nodes that pass the plain rules are compared before the best is taken.
+#: How many nodes that would do are compared before the best is taken.
 COMPARED = 32
 #: On how many of them devices are searched for, at most, before giving up for this time.
 SEARCHED = 512
@@ -221,7 +222,14 @@ class _Attempt:
         among: frozenset[str] | None,
     ) -> Decision | None:
         refused: list[str] = []
+        most = highest(wanted)
+        best: tuple[int, Placement] | None = None
+        found = 0
+        if most:
+            names = self._first_choices_first(wanted, names)
         for number, node in enumerate(self._by_preference(self._fit(names))):
+            if found == COMPARED:
+                break
             if number == SEARCHED:
                 self.refusals["node(s) were not searched in this attempt"] += 1
                 break
@@ -229,9 +237,15 @@ class _Attempt:
             if isinstance(outcome, Fits):
                 allocations = tuple(zip(wanted, outcome.allocations, strict=True))
                 cramped = self._cramped(allocations)
-                if cramped is None:
+                if cramped is not None:
+                    self.refusals[cramped] += 1
+                    continue
+                got = taken(allocations) if most else 0
+                if got == most:
                     return self._placement(node.name, allocations, extended)
-                self.refusals[cramped] += 1
+                found += 1
+                if best is None or got > best[0]:
+                    best = (got, self._placement(node.name, allocations, extended))
             elif isinstance(outcome, Failed):
                 if not outcome.node_only:
                     message = f"0/{len(self.cluster.nodes)} nodes are available: {outcome.message}."
@@ -243,12 +257,20 @@ class _Attempt:
             else:
                 refused.append(node.name)
                 self.details = self.details or outcome.reason
+        if best is not None:
+            return best[1]
         inside = frozenset(names)
         others = [name for name in self.cluster.node_names() if name not in inside and (among is None or name in among)]
         if others or refused:
             excluded = allocator.explain(problem, [*refused, *others[:EXPLAINED]])
             self.refusals[self._device_text(excluded)] += len(others) + len(refused)
         return None
+
+    def _first_choices_first(self, wanted: Sequence[resource.ResourceClaim], names: Sequence[str]) -> list[str]:
+        """The nodes on which all first alternatives may fit, then the others."""
+        snapshot = self.cluster.inventory.snapshot()
+        first = frozenset(allocator.prepare(snapshot, first_choices(wanted), policy=self.policy).feasible().nodes)
+        return [name for name in names if name in first] + [name for name in names if name not in first]
 
     def _by_preference(self, nodes: Iterator[Node]) -> Iterator[Node]:
         """Nodes that the pod could not wish for more come as they are, the others in sorted groups behind them."""

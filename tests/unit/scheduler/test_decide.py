@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from drakkar.api.resource import v1
 from drakkar.scheduler import Cluster, Pending, Placement, decide
 from tests.unit.scheduler.build import (
     DRIVER,
@@ -76,6 +79,24 @@ def test_devices_are_allocated_where_they_are() -> None:
     placement = placed(state, pod("p", "c"))
     assert placement.node == "b"
     assert sorted(devices(placement)) == ["gpu-0", "gpu-1"]
+
+
+def test_a_first_alternative_elsewhere_beats_a_second_one_here() -> None:
+    wanting = claim("c")
+    [request] = wanting["spec"]["devices"]["requests"]
+    del request["exactly"]
+    request["firstAvailable"] = [
+        {"name": name, "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
+        for name, count in (("four", 4), ("two", 2), ("one", 1))
+    ]
+    state = cluster(node("a"), node("b"), node("c"), device_class(), wanting)
+    for name, count in (("a", 1), ("b", 4), ("c", 2)):
+        state.set_slice(msgspec.convert(node_slice(name, count), v1.ResourceSlice))
+    first = placed(state, pod("p", "c"))
+    assert (first.node, len(devices(first))) == ("b", 4)
+    state.remove_node("b")
+    second = placed(state, pod("p", "c"))
+    assert (second.node, len(devices(second))) == ("c", 2)
 
 
 def test_decisions_in_flight_count() -> None:
@@ -157,10 +178,6 @@ def test_no_consumer_is_added_to_a_tainted_device() -> None:
         if obj["kind"] == "Pod":
             state.set_pod(obj)
         else:
-            import msgspec
-
-            from drakkar.api.resource import v1
-
             state.set_claim(msgspec.convert(obj, v1.ResourceClaim))
     decision = pending(state, pod("p", "c"))
     assert decision.reason == "tainted"
@@ -234,10 +251,6 @@ def test_one_pod_per_node() -> None:
     shape = allocation.devices.results[0].device  # type: ignore[index]
     made = allocated(shared, "shapes", shape, nodes=tuple(hosts or ()), reserved=("p0",))
     made["metadata"]["resourceVersion"] = "2"
-    import msgspec
-
-    from drakkar.api.resource import v1
-
     state.set_claim(msgspec.convert(made, v1.ResourceClaim))
     state.settle(owner)
     second = placed(state, pod("p1", "c"))
