@@ -17,6 +17,8 @@ from drakkar.apiserver.schema.walk import check
 
 #: Upstream's limit of operations in one JSON patch.
 MAX_JSON_PATCH_OPERATIONS = 10_000
+#: Upstream's limit of what the copies of one JSON patch add up to, in bytes of JSON.
+MAX_JSON_PATCH_COPIES = 3 << 20
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"
@@ -70,10 +72,17 @@ def apply_json_patch(doc: dict[str, Any], ops: list[dict[str, Any]]) -> dict[str
         message = f"The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {len(ops)}"
         raise status.StatusError(status.entity_too_large(message))
     result: Any = doc
+    copied = 0
     try:
         for op in ops:
+            if op.get("op") == "copy":
+                # Copies of copies double what they copy; counted before they are made.
+                copied += len(json.dumps(_look_up(result, _pointer(op.get("from")))))
+                if copied > MAX_JSON_PATCH_COPIES:
+                    message = f"The copies of a JSON patch may add up to {MAX_JSON_PATCH_COPIES} bytes"
+                    raise status.StatusError(status.entity_too_large(message))
             result = _operate(result, op)
-    except _Unapplicable:
+    except (_Unapplicable, RecursionError):
         raise status.StatusError(status.rejected()) from None
     if type(result) is not dict:
         raise status.StatusError(status.rejected())

@@ -49,6 +49,8 @@ _encode = msgspec.json.Encoder().encode
 
 #: Largest body of a request, in bytes.
 BODY_LIMIT = 3 << 20
+#: Characters of one warning, and of all warnings of an answer.
+MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 #: Requests in progress beyond which further ones are put off; watches do not count.
 MAX_READING, MAX_WRITING = 400, 200
 
@@ -135,6 +137,8 @@ class ApiServer:
             return failure(error.status)
         except StoreFailed as error:
             return failure(status.internal(f"the store failed, restart the server: {error}"))
+        except RecursionError:
+            return failure(status.bad_request("the request nests too deeply"))
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
             return failure(status.internal("the server could not handle the request; its log says why"))
@@ -470,8 +474,21 @@ def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: l
         return Response(code, dict(_HEADERS), view.head + view.tail(entry))
     headers = {**_HEADERS, "content-type": renderer.content_type}
     if warnings:
-        headers["warning"] = ", ".join(f"299 - {_encode(text).decode()}" for text in warnings)
+        headers["warning"] = _warning(warnings)
     return Response(code, headers, renderer.finish(renderer.one(view, entry)))
+
+
+def _warning(warnings: list[str]) -> str:
+    """The header; no longer than upstream's, since clients and proxies refuse long ones."""
+    texts: list[str] = []
+    left = MAX_WARNINGS
+    for text in warnings:
+        shown = f"299 - {_encode(text[:MAX_WARNING]).decode()}"
+        left -= len(shown)
+        if left < 0:
+            break
+        texts.append(shown)
+    return ", ".join(texts)
 
 
 def failure(answer: dict[str, Any]) -> Response:
