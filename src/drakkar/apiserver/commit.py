@@ -8,12 +8,15 @@ decides anew on what was committed. Readers never see anything that is not durab
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from drakkar.apiserver.cache import Entry, State, Table
 from drakkar.store.base import Backend, Conflict, StoreFailed, Write
 from drakkar.store.failpoints import Failpoints
+
+_log = logging.getLogger(__name__)
 
 
 class Decided(NamedTuple):
@@ -88,8 +91,21 @@ class Committer:
             return
         if self._failpoints is not None:
             self._failpoints.after(hits)
+        try:
+            self._settle(batch, answered.result())
+        except Exception as fault:
+            # Committed but not taken over: memory and disk differ now, which only a restart mends.
+            _log.exception("a committed write could not be taken over")
+            self._fail(batch, fault)
+            return
+        self.batches += 1
+        self.state.wake()
+        self._flush()
+
+    def _settle(self, batch: Sequence[Decided], answers: list[int | Conflict]) -> None:
+        """Takes committed writes over into the cache and answers their writers."""
         state = self.state
-        for decided, answer in zip(batch, answered.result(), strict=True):
+        for decided, answer in zip(batch, answers, strict=True):
             self.busy.pop(decided.write.key, None)
             result: Entry | Conflict
             if isinstance(answer, Conflict):
@@ -103,9 +119,6 @@ class Committer:
                 result = state.remove(decided.table, decided.key, answer, decided.entry).entry
             if not decided.done.done():
                 decided.done.set_result(result)
-        self.batches += 1
-        state.wake()
-        self._flush()
 
     def _fail(self, batch: Sequence[Decided], error: BaseException) -> None:
         self.failure = error

@@ -67,11 +67,17 @@ def _rule(group: str, resources: str, verbs: Iterable[str]) -> Rule:
 
 _EVENTS = _rule("|events.k8s.io", "events", ("create", "patch", "update"))
 _LEASES = _rule("coordination.k8s.io", "leases", ("get", "list", "watch", "create", "update", "patch", "delete"))
-_READ_ALL = _rule("*", "*", READ)
+#: All that a decision may depend on; no secrets.
+_READ_CLUSTER = (
+    _rule("", "nodes pods namespaces services persistentvolumes persistentvolumeclaims", READ),
+    _rule("", "replicationcontrollers configmaps events resourcequotas limitranges", READ),
+    _rule("apps|batch|policy|storage.k8s.io|resource.k8s.io|scheduling.k8s.io|coordination.k8s.io", "*", READ),
+    _rule("node.k8s.io|discovery.k8s.io|lifecycle.k8s.io", "*", READ),
+)
 _DRA = "resource.k8s.io"
 
 _SCHEDULER = (
-    _READ_ALL,
+    *_READ_CLUSTER,
     _EVENTS,
     _LEASES,
     _rule("", "pods", ("delete", *CHANGE)),
@@ -114,7 +120,7 @@ _NODE_WRITES = (
 )
 
 _DRIVERS = (
-    _READ_ALL,
+    *_READ_CLUSTER,
     _EVENTS,
     _LEASES,
     _rule(_DRA, "resourceslices deviceclasses", WRITE),

@@ -77,7 +77,7 @@ class Backend(Protocol):
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget changes up to ``revision`` and give space back."""
+        """Forget changes up to ``revision``."""
         ...
 
     async def close(self) -> None:

@@ -111,7 +111,7 @@ class SqliteBackend:
         return self._history.read(after)
 
     async def compact(self, revision: int) -> None:
-        """Forgets changes in memory; the file has none. Gives free pages back to the file system."""
+        """Forgets changes in memory; the file holds no history that could be compacted."""
         self._history.compact(revision)
 
     async def close(self) -> None:
