@@ -33,11 +33,6 @@ class KeyQueue:
     def __len__(self) -> int:
         return len(self._ready) + len(self._busy) + len(self._later)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is ready or being worked on; keys that wait for a time do not count."""
-        return not self._ready and not self._busy
-
     def add(self, key: Hashable) -> None:
         """Wants ``key`` worked on as soon as possible."""
         if key in self._busy:

@@ -73,6 +73,7 @@ class Committer:
         clock: Clock,
         *,
         settled: Callable[[resource.ResourceClaim], None],
+        metrics: dict[str, float],
     ):
         self._client = client
         self._cluster = cluster
@@ -82,8 +83,8 @@ class Committer:
         self._settled = settled
         #: One writer per claim: pods that join together would only conflict with each other.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        #: Allocations taken back because another claim had been first.
-        self.foreign_conflicts = 0
+        #: ``conflict_foreign`` counts allocations that gave way because another claim had been first.
+        self._metrics = metrics
 
     async def write_claims(self, pod: PodView, placement: Placement) -> tuple[PodView, list[resource.ResourceClaim]]:
         """Writes everything but the Binding; answers the pod as it is then, and its claims as the watch shows them.
@@ -220,7 +221,7 @@ class Committer:
             raise Lost(f"resourceclaim {name_of(claim)} lost its allocation in the meantime")
         rival = self._cluster.held_before(seen)
         if rival is not None:
-            self.foreign_conflicts += 1
+            self._metrics["conflict_foreign"] += 1
             logger.warning("claim %s: a device was held by claim %s before, taking it back", key_of(claim), rival)
             if all(entry.uid == pod.uid for entry in seen.status.reservedFor or ()):
                 await self.release(seen)

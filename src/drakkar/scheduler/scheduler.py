@@ -54,7 +54,18 @@ class Scheduler:
         self.ready = asyncio.Event()
         #: Plain counters; seconds are sums over decisions.
         self.metrics: dict[str, float] = dict.fromkeys(
-            ("decisions", "decision_seconds", "scheduled", "unschedulable", "errors", "gave_up", "lost", "released"), 0
+            (
+                "decisions",
+                "decision_seconds",
+                "scheduled",
+                "unschedulable",
+                "errors",
+                "gave_up",
+                "lost",
+                "conflict_foreign",
+                "released",
+            ),
+            0,
         )
         self._client = client
         self._clock = clock
@@ -65,7 +76,9 @@ class Scheduler:
         self._recorder = EventRecorder(client, clock, "drakkar-scheduler")
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
-        self._committer = Committer(client, self.cluster, self._claims, clock, settled=self._on_settled)
+        self._committer = Committer(
+            client, self.cluster, self._claims, clock, settled=self._on_settled, metrics=self.metrics
+        )
         self._turn = asyncio.Semaphore(WRITERS)
         self._start = 0
 

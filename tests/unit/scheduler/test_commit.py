@@ -30,7 +30,12 @@ async def committing(server: FakeServer) -> AsyncIterator[tuple[Cluster, Committ
     await caches.start()
     await caches.synced()
     try:
-        yield cluster, Committer(client, cluster, claims, SystemClock(), settled=lambda claim: None)
+        yield (
+            cluster,
+            Committer(
+                client, cluster, claims, SystemClock(), settled=lambda claim: None, metrics={"conflict_foreign": 0}
+            ),
+        )
     finally:
         await caches.stop()
 
