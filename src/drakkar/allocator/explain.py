@@ -283,30 +283,82 @@ def _rank(reason: Reason) -> int:
     return _RANK.get(reason.reason, len(STAGES))
 
 
-def aggregate(reasons: Iterable[tuple[str, Reason]]) -> Reason:
-    """One reason for many nodes: what came furthest, then what most nodes ended at. Not yet named."""
-    groups: dict[tuple[str, str, str], list[tuple[str, Reason]]] = {}
-    total = 0
-    for name, reason in reasons:
-        total += 1
-        groups.setdefault((reason.reason, reason.claim, reason.request), []).append((name, reason))
-    if not groups:
-        return Reason(reason="no-node", message="there is no node to try", claim="0")
-    word, claim, request = max(groups, key=lambda key: (_RANK.get(key[0], len(STAGES)), len(groups[key])))
-    members = groups[(word, claim, request)]
-    name, best = max(members, key=lambda entry: sum(entry[1].funnel.values()))
-    funnel: dict[str, int] = {}
-    for _, reason in members:
+_Group = tuple[str, str, str]
+
+
+class Tally:
+    """Reasons of many nodes, kept so that one more or one less costs little."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, Reason] = {}
+        self._groups: dict[_Group, dict[str, Reason]] = {}
+        self._sums: dict[_Group, dict[str, int]] = {}
+        #: Per group the node that came closest, once somebody asked.
+        self._nearest: dict[_Group, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._reasons
+
+    def add(self, name: str, reason: Reason) -> None:
+        """Counts a node in, in place of what was known about it."""
+        self.discard(name)
+        group = (reason.reason, reason.claim, reason.request)
+        self._reasons[name] = reason
+        self._groups.setdefault(group, {})[name] = reason
+        sums = self._sums.setdefault(group, {})
         for stage, count in reason.funnel.items():
-            funnel[stage] = funnel.get(stage, 0) + count
-    message = best.message if total == 1 else f"{best.message} (node {name}; so on {len(members)} of {total} nodes)"
-    return Reason(
-        reason=word,
-        message=message,
-        claim=claim,
-        request=request,
-        funnel=funnel,
-        nodes=len(members),
-        nearest=best.nearest,
-        cure=best.cure,
-    )
+            sums[stage] = sums.get(stage, 0) + count
+        nearest = self._nearest.get(group)
+        if nearest is not None and _closeness(name, reason) > _closeness(nearest, self._reasons[nearest]):
+            self._nearest[group] = name
+
+    def discard(self, name: str) -> None:
+        """Forgets a node."""
+        reason = self._reasons.pop(name, None)
+        if reason is None:
+            return
+        group = (reason.reason, reason.claim, reason.request)
+        members = self._groups[group]
+        del members[name]
+        sums = self._sums[group]
+        for stage, count in reason.funnel.items():
+            sums[stage] -= count
+        if self._nearest.get(group) == name:
+            del self._nearest[group]
+        if not members:
+            del self._groups[group], self._sums[group]
+
+    def summary(self) -> Reason:
+        """What came furthest, then what most nodes ended at; the claim is not yet named."""
+        if not self._groups:
+            return Reason(reason="no-node", message="there is no node to try", claim="0")
+        group = max(self._groups, key=lambda key: (_RANK.get(key[0], len(STAGES)), len(self._groups[key]), key[1:]))
+        members = self._groups[group]
+        name = self._nearest.get(group)
+        if name is None:
+            name = self._nearest[group] = max(members, key=lambda node: _closeness(node, members[node]))
+        best, total = members[name], len(self._reasons)
+        where = f" (node {name}; so on {len(members)} of {total} nodes)"
+        return Reason(
+            reason=group[0],
+            message=best.message if total == 1 else best.message + where,
+            claim=group[1],
+            request=group[2],
+            funnel=dict(self._sums[group]),
+            nodes=len(members),
+            nearest=best.nearest,
+            cure=best.cure,
+        )
+
+
+def _closeness(name: str, reason: Reason) -> tuple[int, list[int]]:
+    """Greater for the node that kept more devices; the lower name of two equal ones."""
+    return sum(reason.funnel.values()), [-byte for byte in name.encode()]
+
+
+def aggregate(reasons: Iterable[tuple[str, Reason]]) -> Reason:
+    """One reason for many nodes, see :class:`Tally`."""
+    tally = Tally()
+    for name, reason in reasons:
+        tally.add(name, reason)
+    return tally.summary()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drakkar.allocator.bounds import Bounds, may_fit
-from drakkar.allocator.explain import aggregate, named, node_reason
+from drakkar.allocator.explain import Tally, aggregate, named, node_reason
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, make_plan, plan_key
@@ -50,6 +50,9 @@ class _Memory:
     verdicts: dict[str, _Verdict] = field(default_factory=dict[str, "_Verdict"])
     nodes: tuple[str, ...] | None = None
     refusal: Reason | None = None
+    #: Why the nodes do not pass, as far as it was asked for, and the nodes that are missing there.
+    tally: Tally = field(default_factory=Tally)
+    untold: dict[str, None] = field(default_factory=dict[str, None])
     world_nodes: object = None
     #: Place of each node in the order of the inventory, and of those that pass, ascending.
     places: dict[str, int] = field(default_factory=dict[str, int])
@@ -61,6 +64,7 @@ class _Memory:
         self.nodes = self.refusal = None
         for gone in [name for name in self.verdicts if name not in nodes]:
             del self.verdicts[gone]
+            self.untold[gone] = None
         self.world_nodes = nodes
         self.places = {name: number for number, name in enumerate(nodes)}
         self.names = [name for name in nodes if name in self.verdicts and self.verdicts[name].passes]
@@ -71,6 +75,7 @@ class _Memory:
         old = self.verdicts.get(name)
         self.verdicts[name] = verdict
         self.refusal = None
+        self.untold[name] = None
         if verdict.passes == (old is not None and old.passes):
             return
         self.nodes = None
@@ -122,7 +127,14 @@ class Problem:
         if nodes:
             return Feasible(nodes)
         if memory.refusal is None:
-            memory.refusal = aggregate([(name, self._reason(name)) for name in self.snapshot.world.nodes])
+            tally = memory.tally
+            for name in memory.untold:
+                if name in self.snapshot.world.nodes:
+                    tally.add(name, self._reason(name))
+                else:
+                    tally.discard(name)
+            memory.untold.clear()
+            memory.refusal = tally.summary()
         return Feasible(nodes, named(memory.refusal, self.claims))
 
     def _remember(self) -> _Memory:
@@ -131,7 +143,7 @@ class Problem:
         memory = known if isinstance(known, _Memory) else _Memory()
         if snapshot.version is None or memory.version > snapshot.version:
             # A what-if or an old snapshot: beside the memory, but starting from what still holds.
-            memory = _Memory(verdicts=dict(memory.verdicts))
+            memory = _Memory(verdicts=dict(memory.verdicts), untold=dict.fromkeys(snapshot.world.nodes))
             self._update(memory, None)
             return memory
         self.plan.memory["nodes"] = memory
