@@ -91,11 +91,13 @@ def _config(plan: ClaimPlan, chosen: list[Alternative]) -> list[DeviceAllocation
 def _node_selector(task: NodeTask, taken: list[Taken]) -> NodeSelector | None:
     fields: list[NodeSelectorRequirement] = []
     expressions: list[NodeSelectorRequirement] = []
+    # Upstream's oldest variant does not know bindsToNode.
+    binds = task.policy != "upstream" or task.switches.variant != "stable"
     for one in taken:
         record = _record(task, one)
         spec = record.slice.slice.spec
         source = record.device if record.slice.per_device else spec
-        if source.nodeName or record.device.bindsToNode:
+        if source.nodeName or (binds and record.device.bindsToNode):
             here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[task.node.name])
             return NodeSelector(nodeSelectorTerms=[NodeSelectorTerm(matchFields=[here])])
         terms = source.nodeSelector.nodeSelectorTerms if source.nodeSelector is not None else []
