@@ -557,9 +557,17 @@ class Registry:
         store_key = stored.store_key(entry.namespace, entry.name)
         write = Write(store_key, entry.revision, None, stored.lifetime is None)
         points = points_of(stored, None, None) if self.committer.counts else ()
-        return _committed(view, await self.committer.submit(table, entry.key, write, final, points))
+        return await self._commit(view, entry.key, write, final, points)
 
     # Storing.
+
+    async def _commit(self, view: View, key: str, write: Write, entry: Entry, points: tuple[str, ...]) -> Entry:
+        # Shielded: a client that goes away does not take back what is on its way to the disk.
+        result = await asyncio.shield(self.committer.submit(view.table, key, write, entry, points))
+        if isinstance(result, Conflict):
+            name = result.key.rpartition("/")[2]
+            raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+        return result
 
     async def _write(
         self, view: View, store_key: str, entry: Entry | None, obj: Object, dry_run: bool, old: Object | None = None
@@ -575,7 +583,7 @@ class Registry:
             return new
         write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
         points = points_of(stored, obj, old) if self.committer.counts else ()
-        written = _committed(view, await self.committer.submit(table, new.key, write, new, points))
+        written = await self._commit(view, new.key, write, new, points)
         if stored.lifetime is not None and self.on_passing is not None:
             self.on_passing(view, written.key, written.revision)
         return written
@@ -583,13 +591,6 @@ class Registry:
 
 def _key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
-
-
-def _committed(view: View, result: Entry | Conflict) -> Entry:
-    if isinstance(result, Conflict):
-        name = result.key.rpartition("/")[2]
-        raise StatusError(status.conflict(view.served.group, view.served.plural, name))
-    return result
 
 
 def _place(served: Served, meta: Object, namespace: str) -> None:

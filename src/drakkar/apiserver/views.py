@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from drakkar.api.resource.conversion import convert
+from drakkar.apiserver.autoscaling import from_v1, to_v1
 from drakkar.apiserver.cache import Entry, Table
 from drakkar.apiserver.catalog import Served, Stored
 from drakkar.apiserver.events import from_events_v1, to_events_v1
@@ -89,6 +90,8 @@ def _conversions(
 ) -> tuple[Callable[[Object], Object] | None, Callable[[Object], Object] | None]:
     if served.group == "events.k8s.io":
         return to_events_v1, from_events_v1
+    if (served.group, served.version) == ("autoscaling", "v1"):
+        return to_v1, from_v1
     # Only v1beta1 differs from the others in more than its name.
     if served.group == "resource.k8s.io" and served.version == "v1beta1":
         kind, hub, own = stored.kind, stored.version, served.version

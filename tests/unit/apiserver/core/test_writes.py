@@ -456,3 +456,38 @@ def test_requests_before_the_start_are_put_off() -> None:
         await api.close()
 
     asyncio.run(run())
+
+
+def test_autoscalers_speak_both_versions() -> None:
+    async def scene(api: Api) -> None:
+        old = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
+        new = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+        spec = {"scaleTargetRef": target, "maxReplicas": 5, "targetCPUUtilizationPercentage": 80}
+        made = await api.post(old, {"metadata": {"name": "h"}, "spec": spec})
+        assert made["spec"]["targetCPUUtilizationPercentage"] == 80
+        seen = await api.get(f"{new}/h")
+        assert seen["spec"]["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 80}
+        memory = {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 50}}
+        metrics = [*seen["spec"]["metrics"], {"type": "Resource", "resource": memory}]
+        await api.patch(f"{new}/h", {"spec": {"metrics": metrics}})
+        await api.patch(f"{old}/h", {"spec": {"targetCPUUtilizationPercentage": 70}})
+        kept = (await api.get(f"{new}/h"))["spec"]["metrics"]
+        assert [metric["resource"]["target"]["averageUtilization"] for metric in kept] == [70, 50]
+
+    play(scene)
+
+
+def test_a_client_that_goes_away_blocks_nobody() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(CONFIGMAPS, {"metadata": {"name": "a"}})
+        for n in range(5):
+            gone = asyncio.ensure_future(api.patch(f"{CONFIGMAPS}/a", {"data": {"gone": str(n)}}))
+            for _ in range(n):
+                await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            told = await asyncio.wait_for(api.patch(f"{CONFIGMAPS}/a", {"data": {"here": str(n)}}), 5)
+            assert told["data"]["here"] == str(n)
+
+    play(scene)
