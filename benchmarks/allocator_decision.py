@@ -5,9 +5,10 @@
 Without arguments: the 64-chip decision (16 nodes, 29 logical devices, one claim for a 4x4 slice), which must
 take less than a millisecond of processor time; exit status 1 when it does not. A decision is snapshot,
 prepare, all feasible nodes, exact answer on the first of them. *First* counts everything that is worked out
-once per claim template; *next* is a later claim of the same template, after the first was booked.
+once per claim template and node; *next* is a later claim of the same template, after the first was booked.
 ``--scenario`` adds files in the oracle's format (corpus/bench/make.py writes them); with ``--oracle`` the same
-file is given to ``oracle sequence`` and the ratio is printed. Processor time is counted on both sides.
+file is given to ``oracle sequence`` and the ratio of processor time per decision is printed (*next* on our side,
+which always answers for all nodes; the oracle stops after ``--feasible`` fitting nodes).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -46,9 +46,7 @@ def sixty_four_chips() -> dict[str, Any]:
                     "name": f"slice-{topology}-{start // width}",
                     "attributes": {"topology": {"string": topology}, "chips": {"int": 4 * width}},
                     "nodeSelector": {"nodeSelectorTerms": [term]},
-                    "consumesCounters": [
-                        {"counterSet": "hosts", "counters": {host: {"value": "4"} for host in mine}}
-                    ],
+                    "consumesCounters": [{"counterSet": "hosts", "counters": {host: {"value": "4"} for host in mine}}],
                 }
             )
     pool = {"name": "pod-0", "generation": 1, "resourceSliceCount": 2}
@@ -140,12 +138,11 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
-def ask_oracle(oracle: Path, path: Path) -> float:
-    """Processor milliseconds that the oracle needs for the same sequence."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([str(oracle), "sequence", str(path)], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+def ask_oracle(oracle: Path, path: Path, feasible: int) -> float:
+    """Processor milliseconds per decision of the oracle, which stops after ``feasible`` fitting nodes."""
+    command = [str(oracle), "sequence", "-feasible", str(feasible), str(path)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return 1e3 * found["cpuSeconds"] / found["steps"]
 
 
 def show(name: str, figures: dict[str, float]) -> None:
@@ -162,7 +159,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--oracle", type=Path)
     parser.add_argument("--scenario", type=Path, nargs="*", default=[])
-    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--feasible", type=int, nargs="*", default=[1])
+    parser.add_argument("--repeat", type=int, default=40)
     options = parser.parse_args()
     scenario = sixty_four_chips()
     runs = [measure(scenario) for _ in range(options.repeat)]
@@ -172,9 +170,12 @@ def main() -> int:
         figures = measure(read(path))
         show(path.name, figures)
         if options.oracle:
-            theirs = ask_oracle(options.oracle, path)
-            ours = figures["build"] + figures["total"]
-            sys.stdout.write(f"  oracle {theirs:.0f} ms, ours {ours:.0f} ms with the build: {theirs / ours:.1f} times\n")
+            for feasible in options.feasible:
+                theirs = ask_oracle(options.oracle, path, feasible)
+                ratio = theirs / figures["median"]
+                sys.stdout.write(
+                    f"  oracle, {feasible} feasible nodes: {theirs:.2f} ms a decision, {ratio:.0f} times ours\n"
+                )
     if best["first"] > LIMIT_MS:
         sys.stdout.write(f"64-chips: the first decision took more than {LIMIT_MS} ms\n")
         return 1
