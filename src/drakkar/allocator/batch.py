@@ -7,16 +7,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from drakkar.allocator.api import add_node
 from drakkar.allocator.outcomes import Failed, Fits, GaveUp
 from drakkar.allocator.problem import DEFAULT_BUDGET, Problem, prepare
+from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from drakkar.inventory import Inventory, Switches
 from drakkar.inventory.selection import Cel
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class _NodeStatus(msgspec.Struct):
+    declaredFeatures: list[str] | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Metadata
+    status: _NodeStatus | None = None
+
+
+class _Scenario(msgspec.Struct):
+    """The form of a scenario, for :func:`check` alone."""
+
+    features: dict[str, bool] | None = None
+    deviceClasses: list[DeviceClass] | None = None
+    deviceTaintRules: list[DeviceTaintRule] | None = None
+    resourceSlices: list[ResourceSlice] | None = None
+    allocatedClaims: list[ResourceClaim] | None = None
+    claims: list[ResourceClaim] | None = None
+    nodes: list[_Node] | None = None
+    try_: str = msgspec.field(default="all", name="try")
+
+
+def check(scenario: object) -> dict[str, Any]:
+    """The scenario, if it has the form of one; UsageError naming the field that has not."""
+    if not isinstance(scenario, dict):
+        raise UsageError("a scenario is a JSON object")
+    try:
+        form = msgspec.convert(scenario, type=_Scenario)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"not a scenario: {error}") from error
+    if form.try_ not in ("all", "any") and form.try_ not in [node.metadata.name for node in form.nodes or ()]:
+        raise UsageError(f"not a scenario: try names the node {form.try_!r}, which is not among its nodes")
+    return cast("dict[str, Any]", scenario)
 
 
 def load(scenario: dict[str, Any], cel: Cel | None = None) -> Inventory:

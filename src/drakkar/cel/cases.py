@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,19 +19,27 @@ from drakkar.cel.program import COST_LIMIT, Program, attribute_of, compile_deriv
 _GATES: Final = {"listTypeAttributes": "DRAListTypeAttributes", "consumableCapacity": "DRAConsumableCapacity"}
 
 
+class _File(msgspec.Struct):
+    devices: dict[str, dict[str, Any]]
+    cases: list[dict[str, Any]]
+
+
 def run_file(path: str | Path) -> Iterator[dict[str, Any]]:
     """One answer per case of the file; :class:`UsageError` when it is no case file."""
     try:
-        content = json.loads(Path(path).read_bytes())
-        devices = {name: device_of(fields) for name, fields in content["devices"].items()}
-        cases: list[dict[str, Any]] = content["cases"]
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        content = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        devices = {name: device_of(fields) for name, fields in content.devices.items()}
+    except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"{path}: no case file with devices and cases: {error}") from error
-    for case in cases:
-        try:
-            device = devices[case["device"]]
-        except KeyError as error:
-            raise UsageError(f"{path}: case {case.get('id')}: no device {error}") from None
+    except KeyError as error:
+        raise UsageError(f"{path}: a device lacks the field {error}") from error
+    for number, case in enumerate(content.cases, start=1):
+        missing = [field for field in ("id", "device", "expression") if field not in case]
+        if missing:
+            raise UsageError(f"{path}: case {number} lacks {', '.join(missing)}")
+        device = devices.get(case["device"])
+        if device is None:
+            raise UsageError(f"{path}: case {case['id']}: there is no device {case['device']!r}")
         yield {"id": case["id"], **run_case(case, device)}
 
 

@@ -32,7 +32,7 @@ def _lines(name: str) -> Iterator[bytes]:
 
 def allocate(args: argparse.Namespace) -> int:
     """Answer scenarios in the order they come; a line may also be a corpus line with a ``scenario`` in it."""
-    from drakkar.allocator.batch import answer
+    from drakkar.allocator.batch import answer, check
 
     for number, line in enumerate(_lines(args.file), start=1):
         if not line.strip():
@@ -41,9 +41,10 @@ def allocate(args: argparse.Namespace) -> int:
             scenario = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
             raise UsageError(f"{args.file}: line {number}: not valid JSON: {error}") from error
-        if not isinstance(scenario, dict):
-            raise UsageError(f"{args.file}: line {number}: a scenario is a JSON object")
-        scenario = scenario.get("scenario", scenario)
+        try:
+            scenario = check(scenario.get("scenario", scenario) if isinstance(scenario, dict) else scenario)
+        except UsageError as error:
+            raise UsageError(f"{args.file}: line {number}: {error}") from error
         sys.stdout.buffer.write(msgspec.json.encode(answer(scenario, args.policy)) + b"\n")
     sys.stdout.buffer.flush()
     return 0
