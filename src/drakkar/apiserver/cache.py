@@ -143,10 +143,6 @@ class Table:
         """The stored form with its head cut off: an object that was not written (dry run)."""
         return b'"metadata":{' + value[len(self._metadata) :]
 
-    def body(self, entry: Entry) -> bytes:
-        """The whole object as JSON."""
-        return self.head + entry.tail
-
     def decode(self, entry: Entry) -> Object:
         """A fresh tree of the object."""
         return decode(self.head + entry.tail)

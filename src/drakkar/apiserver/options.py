@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,19 +64,27 @@ def revision(text: str) -> int:
                 f"strconv.ParseUint: parsing {json.dumps(text)}: invalid syntax"
             )
         )
+    if len(text) > _DIGITS:
+        raise StatusError(status.bad_request(f"invalid resource version: {text[:_DIGITS]}...: value out of range"))
     return int(text)
+
+
+_INTEGER = re.compile("[+-]?[0-9]+")
+#: Longest number that is read at all: a uint64 has 20 digits, one more is room for a sign.
+_DIGITS = 21
 
 
 def _number(query: Mapping[str, str], key: str) -> int:
     text = query.get(key, "")
     if not text:
         return 0
-    try:
-        return int(text)
-    except ValueError:
-        quoted = json.dumps(text)
-        message = f"strconv.ParseInt: parsing {quoted}: invalid syntax"
-        raise StatusError(status.bad_request(message)) from None
+    fault = "invalid syntax"
+    if _INTEGER.fullmatch(text):
+        if len(text) <= _DIGITS and -(1 << 63) <= int(text) < 1 << 63:
+            return int(text)
+        fault = "value out of range"
+    message = f"{key}: strconv.ParseInt: parsing {json.dumps(text[:100])}: {fault}"
+    raise StatusError(status.bad_request(message))
 
 
 def list_options(query: Mapping[str, str], *, watch: bool) -> ListOptions:
@@ -250,7 +259,7 @@ def decode_token(token: str) -> tuple[int, str]:
                 )
             )
         return int(found["rv"]), str(found["start"]).removesuffix("\0")
-    except (binascii.Error, ValueError, KeyError, TypeError) as error:
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         text = f"invalid continue token: continue key is not valid: {_go_json_error(token, error)}"
         raise StatusError(status.bad_request(text)) from None
 

@@ -37,7 +37,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 def parse(request: Request, query: Mapping[str, str]) -> RequestInfo:
     """Reads method and path. Everything outside ``/api/v1/…`` and ``/apis/…/…/…`` is no resource."""
-    parts = [unquote(part) for part in request.path.split("/")[1:]]
+    parts = [unquote(part) for part in request.path.split("/")[1:]] or [""]
     method = request.method
     info = RequestInfo(method.lower(), request.path)
     if parts[0] == "api" and len(parts) > 2:

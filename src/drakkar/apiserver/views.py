@@ -38,11 +38,6 @@ class View:
         self._to, self._from = _conversions(served, stored)
         self._converted: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
-    @property
-    def converts(self) -> bool:
-        """Whether objects change on the way."""
-        return self._to is not None
-
     def to_hub(self, obj: Object) -> Object:
         """An object of a client in the stored version; the argument may be used up."""
         if self._from is not None:
@@ -74,10 +69,6 @@ class View:
             if len(self._converted) > _KEPT:
                 self._converted.popitem(last=False)
         return found
-
-    def body(self, entry: Entry) -> bytes:
-        """The whole object as JSON."""
-        return self.head + self.tail(entry)
 
     def decode(self, entry: Entry) -> Object:
         """A fresh tree in the client's version."""
