@@ -26,7 +26,7 @@ from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 from drakkar.inventory.usage import PoolUsage
 
 #: Steps that a search may take on one node, each about 5 to 50 microseconds.
-DEFAULT_BUDGET: Final = 100_000
+DEFAULT_BUDGET: Final = 20_000
 _PLAN_LIMIT: Final = 256
 POLICIES: Final = ("drakkar", "upstream")
 
