@@ -60,6 +60,11 @@ class Watch:
         self._ticker = ticker
         self._revision = revision
         self._ending = ending
+        #: Event type → under which name its frames are shared; None where every watch needs its own.
+        self._forms: dict[str, str] | None = None
+        if renderer.shared:
+            form = f"{renderer.shared} {view.served.api_version}"
+            self._forms = {type_: f"{type_} {form}" for type_ in ("ADDED", "MODIFIED", "DELETED")}
         self._deadline = deadline
         #: When the ticker has to wake this watch.
         self.due = deadline
@@ -148,9 +153,9 @@ class Watch:
                     # The last state that was selected, at the revision at which it left.
                     return self._left(change)
                 type_ = "MODIFIED" if before else "ADDED"
-        form = f"{type_}{self._renderer.shared}{self._view.served.api_version}" if self._renderer.shared else ""
-        if not form:
+        if self._forms is None:
             return _frame(type_, self._object(change.entry))
+        form = self._forms[type_]
         frame = change.frames.get(form)
         if frame is None:
             frame = change.frames[form] = _frame(type_, self._object(change.entry))
