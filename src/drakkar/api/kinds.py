@@ -53,6 +53,12 @@ SECRET = _core("Secret", "secrets")
 SERVICEACCOUNT = _core("ServiceAccount", "serviceaccounts")
 EVENT = Kind("", "v1", "Event", "events", True)
 JOB = Kind("batch", "v1", "Job", "jobs", True)
+REPLICASET = Kind("apps", "v1", "ReplicaSet", "replicasets", True)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", True)
+DAEMONSET = Kind("apps", "v1", "DaemonSet", "daemonsets", True)
+STATEFULSET = Kind("apps", "v1", "StatefulSet", "statefulsets", True)
+CONTROLLERREVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", True)
+PERSISTENTVOLUMECLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
 RESOURCECLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", True, resource.ResourceClaim)
 RESOURCECLAIMTEMPLATE = Kind(
@@ -63,6 +69,7 @@ DEVICECLASS = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Fals
 DEVICETAINTRULE = Kind("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", False, resource.DeviceTaintRule)
 
 KINDS: tuple[Kind, ...] = (
-    NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, EVENT, JOB, LEASE,
+    NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,
+    REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION,
     RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE,
 )  # fmt: skip

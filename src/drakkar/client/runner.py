@@ -125,7 +125,7 @@ class Runner:
                 try:
                     obj = await self._client.create(write.kind, write.obj)
                 except ApiError as error:
-                    await self._record_refusal(write, error)
+                    await self._record_refusal(key, write, error, written)
                     raise
                 self._expect(write.kind, obj, written)
             case Patch():
@@ -143,11 +143,21 @@ class Runner:
             case Delete():
                 await self._delete(write, written)
 
-    async def _record_refusal(self, write: Create, error: ApiError) -> None:
+    async def _record_refusal(
+        self, key: Hashable, write: Create, error: ApiError, written: list[Callable[[], Awaitable[bool]]]
+    ) -> None:
+        if error.reason == "AlreadyExists":
+            return
         said = write.refused
-        if said is not None and error.reason != "AlreadyExists":
+        if said is not None:
             message = said.message.replace("{error}", str(error))
             await self._recorder.record(said.kind, said.obj, said.type, said.reason, message)
+        patch = write.blame(str(error)) if write.blame is not None else None
+        if patch is not None:
+            try:
+                await self._execute(key, patch, written)
+            except ApiError as another:
+                logger.debug("%s: the refusal could not be noted: %s", self._controller.name, another)
 
     def _expect(self, kind: Kind, obj: Any, written: list[Callable[[], Awaitable[bool]]]) -> None:
         written.extend(_arrival(cache, obj) for cache in self._caches.holding(kind))

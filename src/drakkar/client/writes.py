@@ -6,7 +6,8 @@ runner executes them. That keeps reconcilers free of I/O and lets tests compare 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from drakkar.api.kinds import Kind
@@ -17,12 +18,13 @@ class Create:
     """POST ``obj`` (dict or struct); its namespace is taken from its metadata.
 
     Where the server refuses, ``refused`` is recorded, ``{error}`` in its message replaced by the server's
-    words; a name that exists already is no refusal.
+    words; a name that exists already is no refusal. ``blame`` makes what has to be patched then, from those words.
     """
 
     kind: Kind
     obj: Any
     refused: Record | None = None
+    blame: Callable[[str], Patch | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from drakkar.client.cache import Caches
 from drakkar.client.client import Client
 from drakkar.client.runner import Controller, Runner
 from drakkar.controllers.claims import Claims
+from drakkar.controllers.deployments import Deployments
 from drakkar.controllers.garbage import DEFAULT_KINDS, Garbage
 from drakkar.controllers.jobs import Jobs
 from drakkar.controllers.namespaces import Namespaces, ServiceAccounts
@@ -25,6 +26,7 @@ from drakkar.controllers.nodeeviction import NodeEviction
 from drakkar.controllers.nodelifecycle import NodeLifecycle
 from drakkar.controllers.nodeloss import NodeLoss
 from drakkar.controllers.podgroups import PodGroups
+from drakkar.controllers.replicasets import ReplicaSets
 from drakkar.controllers.tainteviction import TaintEviction
 
 __all__ = ["CONTROLLERS", "CONTROLLER_NAMES", "ControllerSettings", "Controllers"]
@@ -68,6 +70,8 @@ CONTROLLERS: dict[str, Factory] = {
         client, clock, grace=s.node_grace, lease_period=s.lease_period, by_silence=bool(s.loss_by_silence)
     ),
     "podgroups": lambda client, clock, s: PodGroups(),
+    "replicasets": lambda client, clock, s: ReplicaSets(client, clock),
+    "deployments": lambda client, clock, s: Deployments(client, clock),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),

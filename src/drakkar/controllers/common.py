@@ -61,6 +61,13 @@ def suffix(*parts: object) -> str:
     return "".join(characters)
 
 
+def same(present: Any, wanted: Any) -> bool:
+    """Equal, where nothing, zero and empty are one."""
+    if isinstance(wanted, dict):
+        return all(same((present or {}).get(key), value) for key, value in wanted.items())
+    return (present or None) == (wanted or None)
+
+
 def pod_has_ended(pod: Object) -> bool:
     """Whether no container of the pod runs or will run: terminal phase, or deleted before it had a node.
 

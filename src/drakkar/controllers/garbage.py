@@ -22,18 +22,24 @@ from typing import Any
 from drakkar.api import names
 from drakkar.api.kinds import (
     CONFIGMAP,
+    CONTROLLERREVISION,
+    DAEMONSET,
+    DEPLOYMENT,
     DEVICECLASS,
     DEVICETAINTRULE,
     JOB,
     LEASE,
     NAMESPACE,
     NODE,
+    PERSISTENTVOLUMECLAIM,
     POD,
+    REPLICASET,
     RESOURCECLAIM,
     RESOURCECLAIMTEMPLATE,
     RESOURCESLICE,
     SECRET,
     SERVICEACCOUNT,
+    STATEFULSET,
     Kind,
 )
 from drakkar.api.meta import Object
@@ -48,7 +54,8 @@ logger = logging.getLogger(__name__)
 #: Kinds that own or are owned in our plane. Events have no owners and come in masses.
 DEFAULT_KINDS: tuple[Kind, ...] = (
     POD, JOB, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE,
-    NODE, LEASE, CONFIGMAP, SECRET, SERVICEACCOUNT, NAMESPACE,
+    NODE, LEASE, CONFIGMAP, SECRET, SERVICEACCOUNT, NAMESPACE, PERSISTENTVOLUMECLAIM,
+    REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION,
 )  # fmt: skip
 #: UIDs of absent owners that are remembered.
 REMEMBERED = 8192

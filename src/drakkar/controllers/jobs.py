@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from drakkar.api import names
 from drakkar.api.clock import Clock
@@ -51,6 +50,7 @@ from drakkar.controllers.common import (
     live,
     phase_of,
     pod_has_ended,
+    same,
     suffix,
 )
 from drakkar.controllers.jobindexes import format_indexes, parse_indexes
@@ -601,7 +601,7 @@ class _Pass:
             wanted["completedIndexes"] = format_indexes(count.completed) or None
         if self.per_index is not None:
             wanted["failedIndexes"] = format_indexes(count.failed_indexes)
-        changed = {key for key, value in wanted.items() if not _same(self.status.get(key), value)}
+        changed = {key for key, value in wanted.items() if not same(self.status.get(key), value)}
         if not changed:
             self.memory.inform_at = None
             return []
@@ -712,10 +712,3 @@ def _condition(type_: str, reason: str, message: str, now: str, *, status: str =
         "lastProbeTime": now,
         "lastTransitionTime": now,
     }
-
-
-def _same(present: Any, wanted: Any) -> bool:
-    """Equal, where nothing, zero and empty are one."""
-    if isinstance(wanted, dict):
-        return all(_same((present or {}).get(key), value) for key, value in wanted.items())
-    return (present or None) == (wanted or None)

@@ -72,3 +72,11 @@ def job(name: str = "j", **spec: Any) -> dict[str, Any]:
         **spec,
     }
     return {"metadata": {"name": name, "namespace": "default"}, "spec": body, "status": {}}
+
+
+def workload(name: str = "w", *, labels: Any = None, image: str = "i", **spec: Any) -> dict[str, Any]:
+    """A ReplicaSet, Deployment, DaemonSet or StatefulSet, as far as they are alike."""
+    labels = labels or {"app": name}
+    pattern = {"metadata": {"labels": dict(labels)}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    body = {"selector": {"matchLabels": dict(labels)}, "template": pattern, **spec}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": body, "status": {}}

@@ -156,6 +156,7 @@ class World:
         meta.setdefault("uid", f"uid-{kind.plural}-{meta['name']}-{self.revision}")
         meta.setdefault("creationTimestamp", timestamp(self.clock.now))
         meta.setdefault("generation", 1)
+        obj.setdefault("status", {})
         self._store(kind, where, obj)
         return obj
 

@@ -1,0 +1,63 @@
+"""Real kubectl and workloads: create, scale, set image, rollout status, history, undo and restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kubectl import Kubectl
+from tests.support.plane import FAST, Up
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    folder: Path = tmp_path_factory.mktemp("workloads")
+    with Up(folder / "data", "--fleet", "tpu-16", *FAST) as running:
+        found = Kubectl(running.kubeconfig, tmp_path_factory.mktemp("home"))
+        found.run("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+        yield found
+
+
+def _json(kubectl: Kubectl, *arguments: str) -> Any:
+    return json.loads(kubectl.run("get", *arguments, "-o", "json"))
+
+
+def _status(kubectl: Kubectl, what: str) -> str:
+    return kubectl.run("rollout", "status", what, "--timeout=60s")
+
+
+def test_deployment(kubectl: Kubectl) -> None:
+    kubectl.run("create", "deployment", "web", "--image=one", "--replicas=3")
+    assert "successfully rolled out" in _status(kubectl, "deployment/web")
+    kubectl.run("scale", "deployment/web", "--replicas=5")
+    assert "successfully rolled out" in _status(kubectl, "deployment/web")
+    assert "5/5" in kubectl.run("get", "deployment", "web")
+
+    kubectl.run("set", "image", "deployment/web", "one=two")
+    kubectl.run("annotate", "deployment/web", "kubernetes.io/change-cause=second")
+    assert "successfully rolled out" in _status(kubectl, "deployment/web")
+    history = kubectl.run("rollout", "history", "deployment/web")
+    assert "1 " in history
+    assert "second" in history
+    assert "Image:\ttwo" in kubectl.run("rollout", "history", "deployment/web", "--revision=2")
+
+    assert "rolled back" in kubectl.run("rollout", "undo", "deployment/web")
+    assert "successfully rolled out" in _status(kubectl, "deployment/web")
+    found = _json(kubectl, "deployment", "web")
+    assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "one"
+    assert found["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3"
+
+    kubectl.run("rollout", "restart", "deployment/web")
+    assert "successfully rolled out" in _status(kubectl, "deployment/web")
+    kubectl.run("rollout", "pause", "deployment/web")
+    kubectl.run("rollout", "resume", "deployment/web")
+    kubectl.run("wait", "--for=condition=Available", "deployment/web", "--timeout=30s")
+
+    kubectl.run("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+    assert "No resources found" in kubectl.run("get", "replicasets,pods", "-l", "app=web")
