@@ -70,8 +70,9 @@ lock)
         --group dev --no-header -o requirements.lock
     ;;
 help)
-    say "usage: ./do demo|test|lint|slow|kill|bench|lock
+    say "usage: ./do demo|test|setup|lint|slow|kill|bench|lock
   demo   set up and run the 64-chip story on this machine
+  setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
