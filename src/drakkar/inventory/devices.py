@@ -6,6 +6,7 @@ records. So whatever is computed from a record can be kept with it, and snapshot
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from drakkar.api.quantity import Quantity
@@ -20,6 +21,7 @@ Scalar = tuple[str, bool | int | str]
 NO_SCALAR: Final[Scalar] = ("none", "")
 
 
+@lru_cache(maxsize=16384)
 def amount(text: str) -> int:
     """A quantity as an exact count of nano units."""
     return Quantity.parse(text).nanos
