@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from drakkar.allocator import batch
+from drakkar.allocator import Fits, batch, prepare
+from drakkar.allocator.reasons import OTHER_WORDS, STAGES
 from tests.support.shared import shared_path
 
 FAMILIES = (
@@ -17,6 +18,9 @@ FAMILIES = (
     "multi-request", "node-selector", "partition-capacity", "per-device-node", "pools", "prioritized", "selectors",
     "taints", "tpu-multihost",
 )  # fmt: skip
+
+#: Words a refusal may use; error classes that have no word of their own appear as they are.
+WORDS = {*STAGES, *OTHER_WORDS, "node-selector", "request-unknown", "constraint-unknown"}
 
 #: Its selector runs into CEL's cost limit, which takes seconds.
 EXPENSIVE = "cel-errors-0004"
@@ -71,3 +75,23 @@ def test_policy_drakkar_fits_wherever_upstream_fits(family: str) -> None:
             if their["class"] == "fits" and not mine["fits"]:
                 lost.append(f"{case['scenario']['id']} {mine['node']}: {mine['class']}")
     assert not lost, lost
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("policy", ["upstream", "drakkar"])
+def test_counting_excludes_no_node_that_fits(family: str, policy: str) -> None:
+    wrong: list[str] = []
+    for case in cases(family):
+        scenario = case["scenario"]
+        snapshot = batch.load(scenario).snapshot()
+        problem = prepare(snapshot, batch.claims_of(scenario), policy)
+        feasible = problem.feasible()
+        wrong += [
+            f"{scenario['id']} {name}"
+            for name in snapshot.nodes
+            if name not in feasible.nodes and isinstance(problem.solve(name), Fits)
+        ]
+        if not feasible.nodes:
+            assert feasible.refusal is not None
+            assert feasible.refusal.reason in WORDS
+    assert not wrong, wrong
