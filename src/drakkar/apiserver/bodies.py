@@ -16,7 +16,7 @@ from drakkar.apiserver import status
 from drakkar.apiserver.catalog import Served
 from drakkar.apiserver.negotiate import body_type
 from drakkar.apiserver.options import WriteOptions
-from drakkar.apiserver.schema import SchemaNode, check, decode_json, decode_yaml, prune, schemas
+from drakkar.apiserver.schema import SchemaNode, check, decode_json, decode_yaml, prune, schemas, write_zeros
 from drakkar.apiserver.schema.walk import strict_error
 from drakkar.apiserver.status import StatusError
 
@@ -45,6 +45,7 @@ class Bodies:
         obj, faults = self.decode(request, served.kind)
         _claim_kind(obj, served)
         self._settle(obj, served, faults, options, warnings)
+        self._complete(obj, served)
         return obj
 
     def read_as(self, request: Request, group: str, version: str, kind: str) -> Object:
@@ -75,6 +76,12 @@ class Bodies:
                 warnings.extend(faults)
         if schema is not None:
             prune(obj, schema)
+
+    def _complete(self, obj: Object, served: Served) -> None:
+        """Required texts that the client left out; not for what is applied, which would then own them."""
+        schema = self.schema(served)
+        if schema is not None:
+            write_zeros(obj, schema)
 
     def patch(self, request: Request, served: Served, kind: str, options: WriteOptions, warnings: list[str]) -> Any:
         """The patch itself; what it makes of the object is checked by :meth:`patched`."""
@@ -111,6 +118,7 @@ class Bodies:
             new = patches.apply_strategic_patch(old, patch, schema)
         new = _own(new)
         self._settle(new, served, [], options, warnings)
+        self._complete(new, served)
         return new
 
 

@@ -19,6 +19,8 @@ Decision = Literal["now", "marked", "unchanged"]
 
 #: Grace of a pod that does not say, in seconds.
 _POD_GRACE = 30
+#: Longest grace, in seconds (68 years); beyond, times run out of the years that RFC 3339 can write.
+_MAX_GRACE = (1 << 31) - 1
 
 
 #: Namespaces that every cluster has. Source: admission plugin NamespaceLifecycle.
@@ -79,11 +81,11 @@ def _grace(stored: Stored, obj: Object, options: DeleteOptions) -> int:
     if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
     if options.grace is not None:
-        return options.grace
+        return min(options.grace, _MAX_GRACE)
     if obj["metadata"].get("deletionTimestamp"):
         return obj["metadata"].get("deletionGracePeriodSeconds") or 0
     grace = spec.get("terminationGracePeriodSeconds")
-    return _POD_GRACE if grace is None else max(grace, 0)
+    return _POD_GRACE if grace is None else min(max(grace, 0), _MAX_GRACE)
 
 
 def _set_finalizers(meta: Object, propagation: str) -> bool:

@@ -7,7 +7,7 @@ the other eight hundred types.
 
 from drakkar.apiserver.schema.decode import decode_json, decode_yaml
 from drakkar.apiserver.schema.nodes import SchemaNode, Schemas, custom_schema, schemas
-from drakkar.apiserver.schema.walk import apply_schema_defaults, check, prune
+from drakkar.apiserver.schema.walk import apply_schema_defaults, check, prune, write_zeros
 
 __all__ = [
     "SchemaNode",
@@ -19,4 +19,5 @@ __all__ = [
     "decode_yaml",
     "prune",
     "schemas",
+    "write_zeros",
 ]

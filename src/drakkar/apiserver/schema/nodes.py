@@ -55,6 +55,7 @@ class SchemaNode:
         "patch_strategy",
         "preserve",
         "required",
+        "zeros",
     )
 
     def __init__(self, kind: str, name: str = "") -> None:
@@ -90,6 +91,8 @@ class SchemaNode:
         self._table: Schemas | None = None
         #: Computed by the walker: does anything below have a default?
         self.defaulted: bool | None = None
+        #: Computed by the walker: required texts of this struct.
+        self.zeros: tuple[str, ...] | None = None
 
     @property
     def fields(self) -> dict[str, SchemaNode]:

@@ -321,6 +321,35 @@ def _canonical_text(text: str) -> str:
     return Quantity.parse(text).canonical()
 
 
+def write_zeros(value: Any, node: SchemaNode) -> None:
+    """Sets required texts that are absent to "", in place, as Go writes them.
+
+    ``value`` has passed :func:`prune`. Readers then need not reckon with conditions without a
+    type or references without a uid.
+    """
+    kind = node.kind
+    if kind == "struct":
+        fields = node.fields
+        for name, item in value.items():
+            if type(item) is not str and (field := fields.get(name)) is not None and field.kind in _DEEP:
+                write_zeros(item, field)
+        zeros = node.zeros
+        if zeros is None:
+            zeros = node.zeros = tuple(
+                name for name in node.required if (field := fields.get(name)) is not None and field.default == ""
+            )
+        for name in zeros:
+            value.setdefault(name, "")
+    elif kind == "list":
+        items = node.items
+        if items is not None and items.kind in _DEEP:
+            for item in value:
+                write_zeros(item, items)
+    elif node.additional is not None and node.additional.kind in _DEEP:
+        for item in value.values():
+            write_zeros(item, node.additional)
+
+
 def apply_schema_defaults(obj: dict[str, Any], schema: SchemaNode) -> None:
     """Sets absent fields that have a default, in place, below everything that is present.
 
