@@ -61,3 +61,46 @@ def test_deployment(kubectl: Kubectl) -> None:
 
     kubectl.run("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
     assert "No resources found" in kubectl.run("get", "replicasets,pods", "-l", "app=web")
+
+
+def _apply(kubectl: Kubectl, kind: str, name: str, **spec: Any) -> None:
+    labels = {"app": name}
+    pattern = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "one"}]}}
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": pattern, **spec},
+    }
+    kubectl.run("apply", "-f", "-", stdin=json.dumps(manifest))
+
+
+def test_daemonset(kubectl: Kubectl) -> None:
+    _apply(kubectl, "DaemonSet", "agent", updateStrategy={"rollingUpdate": {"maxUnavailable": "50%"}})
+    assert "successfully rolled out" in _status(kubectl, "daemonset/agent")
+    nodes = _json(kubectl, "nodes")["items"]
+    pods = _json(kubectl, "pods", "-l", "app=agent")["items"]
+    assert sorted(p["spec"]["nodeName"] for p in pods) == sorted(n["metadata"]["name"] for n in nodes)
+    kubectl.run("set", "image", "daemonset/agent", "c=two")
+    assert "successfully rolled out" in _status(kubectl, "daemonset/agent")
+    assert "2 " in kubectl.run("rollout", "history", "daemonset/agent")
+    assert "rolled back" in kubectl.run("rollout", "undo", "daemonset/agent")
+    assert "successfully rolled out" in _status(kubectl, "daemonset/agent")
+    pods = _json(kubectl, "pods", "-l", "app=agent")["items"]
+    assert {p["spec"]["containers"][0]["image"] for p in pods} == {"one"}
+    kubectl.run("delete", "daemonset", "agent", "--cascade=foreground", "--timeout=60s")
+
+
+def test_statefulset(kubectl: Kubectl) -> None:
+    _apply(kubectl, "StatefulSet", "store", replicas=2, serviceName="store")
+    kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    kubectl.run("scale", "statefulset/store", "--replicas=3")
+    kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    pods = _json(kubectl, "pods", "-l", "app=store")["items"]
+    assert [p["metadata"]["name"] for p in pods] == ["store-0", "store-1", "store-2"]
+    kubectl.run("set", "image", "statefulset/store", "c=two")
+    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    assert "rolled back" in kubectl.run("rollout", "undo", "statefulset/store")
+    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    pods = _json(kubectl, "pods", "-l", "app=store")["items"]
+    assert {p["spec"]["containers"][0]["image"] for p in pods} == {"one"}

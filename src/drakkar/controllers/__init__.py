@@ -18,6 +18,7 @@ from drakkar.client.cache import Caches
 from drakkar.client.client import Client
 from drakkar.client.runner import Controller, Runner
 from drakkar.controllers.claims import Claims
+from drakkar.controllers.daemonsets import DaemonSets
 from drakkar.controllers.deployments import Deployments
 from drakkar.controllers.garbage import DEFAULT_KINDS, Garbage
 from drakkar.controllers.jobs import Jobs
@@ -27,6 +28,7 @@ from drakkar.controllers.nodelifecycle import NodeLifecycle
 from drakkar.controllers.nodeloss import NodeLoss
 from drakkar.controllers.podgroups import PodGroups
 from drakkar.controllers.replicasets import ReplicaSets
+from drakkar.controllers.statefulsets import StatefulSets
 from drakkar.controllers.tainteviction import TaintEviction
 
 __all__ = ["CONTROLLERS", "CONTROLLER_NAMES", "ControllerSettings", "Controllers"]
@@ -72,6 +74,8 @@ CONTROLLERS: dict[str, Factory] = {
     "podgroups": lambda client, clock, s: PodGroups(),
     "replicasets": lambda client, clock, s: ReplicaSets(client, clock),
     "deployments": lambda client, clock, s: Deployments(client, clock),
+    "daemonsets": lambda client, clock, s: DaemonSets(client, clock),
+    "statefulsets": lambda client, clock, s: StatefulSets(client, clock),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),

@@ -8,6 +8,7 @@ from typing import Any
 from drakkar.api.kinds import POD, Kind
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Delete
+from drakkar.controllers.daemonsets import target_node
 from tests.unit.controllers.world import Harness, World
 
 
@@ -52,7 +53,7 @@ class Site:
         }
         self.change(kind, name, template=template)
 
-    def run(self, *names: str, node: str = "n", ready: bool = True) -> None:
+    def run(self, *names: str, node: str = "", ready: bool = True) -> None:
         """Pods (all, where none is named) run, ready or not."""
         for pod in self.pods():
             if (names and pod["metadata"]["name"] not in names) or pod["status"].get("phase") == "Running":
@@ -60,9 +61,9 @@ class Site:
             self.set(pod["metadata"]["name"], phase="Running", node=node, ready=ready)
         self.rest()
 
-    def set(self, name: str, *, phase: str, node: str = "n", ready: bool = True) -> None:
+    def set(self, name: str, *, phase: str, node: str = "", ready: bool = True) -> None:
         def edit(pod: Any) -> None:
-            pod["spec"].setdefault("nodeName", node)
+            pod["spec"].setdefault("nodeName", node or target_node(pod) or "n")
             moment = timestamp(self.world.clock.now)
             condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": moment}
             pod["status"] = {"phase": phase, "conditions": [condition]}

@@ -7,7 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from drakkar.api.kinds import DEPLOYMENT, NODE, POD, REPLICASET
+from drakkar.api.kinds import (
+    CONTROLLERREVISION,
+    DAEMONSET,
+    DEPLOYMENT,
+    NODE,
+    PERSISTENTVOLUMECLAIM,
+    POD,
+    REPLICASET,
+    STATEFULSET,
+)
 from drakkar.client import Client
 from tests.support.eventually import eventually
 from tests.unit.controllers.objects import node, workload
@@ -80,5 +89,72 @@ def test_deployment_rolls_out_and_back_and_goes() -> None:
             await gone(client, DEPLOYMENT, "w")
             assert await items(client, REPLICASET) == []
             assert await items(client, POD) == []
+
+    run(story)
+
+
+def test_daemons_run_on_the_node_and_follow_their_template() -> None:
+    async def story(client: Client) -> None:
+        await client.create(NODE, node())
+        async with agent(client):
+            await client.create(DAEMONSET, body("d"))
+
+            async def settled(name: str) -> Any:
+                def holds(found: Any) -> bool:
+                    status = found["status"]
+                    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+                    counts = [
+                        status.get(f) for f in ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady")
+                    ]
+                    return seen and counts == [1, 1, 1]
+
+                await eventually(lambda: client.get(DAEMONSET, "d", "default"), holds)
+                (found,) = await items(client, POD)
+                assert found["spec"]["containers"][0]["image"] == name
+
+            await settled("i")
+            await client.patch(DAEMONSET, "d", "default", image("new"), "strategic")
+            await settled("new")
+            first = min(await items(client, CONTROLLERREVISION), key=lambda entry: entry["revision"])
+            await client.patch(DAEMONSET, "d", "default", first["data"], "strategic")
+            await settled("i")
+            await client.delete(DAEMONSET, "d", "default", propagation="Foreground")
+            await gone(client, DAEMONSET, "d")
+            assert await items(client, CONTROLLERREVISION) == []
+
+    run(story)
+
+
+def test_stateful_pods_keep_names_and_claims() -> None:
+    async def story(client: Client) -> None:
+        await client.create(NODE, node())
+        async with agent(client):
+            size = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]}
+            templates = [{"metadata": {"name": "data"}, "spec": size}]
+            await client.create(STATEFULSET, body("s", replicas=2, serviceName="s", volumeClaimTemplates=templates))
+
+            async def settled(name: str) -> None:
+                def holds(found: Any) -> bool:
+                    status = found["status"]
+                    counts = [status.get(f) for f in ("replicas", "updatedReplicas", "readyReplicas")]
+                    same = status.get("currentRevision") == status.get("updateRevision")
+                    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+                    return seen and same and counts == [2] * 3
+
+                await eventually(lambda: client.get(STATEFULSET, "s", "default"), holds)
+                found = await items(client, POD)
+                assert {p["metadata"]["name"]: p["spec"]["containers"][0]["image"] for p in found} == {
+                    "s-0": name,
+                    "s-1": name,
+                }
+
+            await settled("i")
+            await client.patch(STATEFULSET, "s", "default", image("new"), "strategic")
+            await settled("new")
+            claims = await items(client, PERSISTENTVOLUMECLAIM)
+            assert sorted(c["metadata"]["name"] for c in claims) == ["data-s-0", "data-s-1"]
+            await client.delete(STATEFULSET, "s", "default", propagation="Foreground")
+            await gone(client, STATEFULSET, "s")
+            assert len(await items(client, PERSISTENTVOLUMECLAIM)) == 2
 
     run(story)

@@ -201,7 +201,7 @@ class World:
         phase = (current.get("status") or {}).get("phase")
         if write.kind.plural == POD.plural and current["spec"].get("nodeName") and phase not in ("Succeeded", "Failed"):
             grace = 30 if write.grace is None else write.grace
-        finalizers = list(meta.get("finalizers") or ())
+        finalizers: list[str] = [*(meta.get("finalizers") or ())]
         if write.propagation == "Foreground" and "foregroundDeletion" not in finalizers:
             finalizers.append("foregroundDeletion")
         if write.propagation == "Orphan" and "orphan" not in finalizers:
