@@ -7,14 +7,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from drakkar.api.errors import UsageError
+from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
 from drakkar.client import Client
 from drakkar.client.clock import SystemClock
 
 
-def _forever(args: argparse.Namespace, start: Callable[[Client], Awaitable[None]]) -> int:
+def _forever(args: argparse.Namespace, what: str, start: Callable[[Client], Awaitable[None]]) -> int:
+    # Alone in its terminal, a component says when it cannot reach its server.
+    configure("INFO")
+
     async def session() -> None:
         async with targeted(args) as client:
+            print(f"{what} at work; Ctrl-C stops it", flush=True)
             await start(client)
 
     asyncio.run(session())
@@ -27,6 +32,7 @@ def scheduler(args: argparse.Namespace) -> int:
 
     return _forever(
         args,
+        "scheduler",
         lambda client: Scheduler(
             client, SystemClock(), scheduler_names={args.scheduler_name}, policy=args.policy
         ).run(),
@@ -43,11 +49,13 @@ def controllers(args: argparse.Namespace) -> int:
         raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLERS)}")
     # On a cluster that is not ours a silent node is not taken for lost unless somebody says so (design.md, node loss).
     settings = ControllerSettings(node_grace=args.node_grace, loss_by_silence=only is not None and "node-loss" in only)
-    return _forever(args, lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run())
+    return _forever(
+        args, "controllers", lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run()
+    )
 
 
 def driver(args: argparse.Namespace) -> int:
     """Run a driver by name."""
     from drakkar.drivers.tpu import TpuDriver
 
-    return _forever(args, lambda client: TpuDriver(client, SystemClock()).run())
+    return _forever(args, f"driver {args.name}", lambda client: TpuDriver(client, SystemClock()).run())

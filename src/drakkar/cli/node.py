@@ -10,6 +10,7 @@ import threading
 
 from drakkar.api import kinds, names
 from drakkar.api.errors import ApiError, UsageError
+from drakkar.cli.logs import configure
 from drakkar.cli.target import kubeconfig_of, targeted
 
 
@@ -47,6 +48,8 @@ def hollow(args: argparse.Namespace) -> int:
     from drakkar.node.hollow_main import run_hollow
     from drakkar.sim.fleets import load_fleet
 
+    # The plane that started this process has a terminal of its own to keep clean.
+    configure("WARNING" if args.end_with_parent else "INFO")
     if args.end_with_parent:
         threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     run_hollow(

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import os
 import signal
-import sys
 import time
 
+from drakkar.cli.logs import configure
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
 from drakkar.cli.running import announced
 
 
 def run(args: argparse.Namespace) -> int:
     """Start, print how to reach it, and run until interrupted."""
-    logging.basicConfig(
-        level=os.environ.get("DRAKKAR_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure("WARNING")
     return asyncio.run(_run(args))
 
 
