@@ -37,6 +37,7 @@ def build() -> argparse.ArgumentParser:
     _test(commands)
     _batch_tools(commands)
     _verify(commands)
+    _backups(commands)
     _node(commands)
     _components(commands)
     return parser
@@ -215,6 +216,30 @@ def _verify(commands: _Sub) -> None:
     )
     command.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
     _target(command)
+
+
+def _backups(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "backup",
+        "backup:backup",
+        "copy the embedded SQLite store into one file, also while `drakkar up` runs",
+        "The file holds everything acknowledged before the command began, Secrets included; its mode is 0600.",
+    )
+    command.add_argument("file", metavar="FILE", help="where the copy goes; replaced only by a whole one")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--data", metavar="DIR", help="data folder of `drakkar up`; default: that of the kubeconfig")
+    which.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`")
+    command = _command(
+        commands,
+        "restore",
+        "backup:restore",
+        "make a data folder for `drakkar up` from a backup",
+        "The backup is checked first; a folder that a running `drakkar up` uses is refused, also with --force.",
+    )
+    command.add_argument("file", metavar="FILE", help="a file that `drakkar backup` wrote")
+    command.add_argument("--data", metavar="DIR", required=True, help="the folder to fill")
+    command.add_argument("--force", action="store_true", help="overwrite the store of a folder that is not empty")
 
 
 def _node(commands: _Sub) -> None:

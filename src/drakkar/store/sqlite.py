@@ -262,6 +262,16 @@ def _release(lock: int) -> None:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """No server uses the store in this file as long as the block runs. Raises StoreProblem."""
+    lock = _acquire(path)
+    try:
+        yield
+    finally:
+        _release(lock)
+
+
 def _is_new(path: Path) -> bool:
     try:
         return not path.exists() or path.stat().st_size == 0
@@ -271,13 +281,18 @@ def _is_new(path: Path) -> bool:
 
 def _inspect(path: Path) -> None:
     """Refuses what is not ours, newer, damaged or not writable, without opening it for writing."""
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise StoreProblem(f"{path} is not writable; change its permissions or choose another folder with --data")
+    check(path)
+
+
+def check(path: Path) -> None:
+    """Refuses what is not a whole store of ours, or a newer one; only reads. Raises StoreProblem."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except OSError as error:
         raise StoreProblem(f"cannot read {path}: {error.strerror}") from None
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise StoreProblem(f"{path} is not writable; change its permissions or choose another folder with --data")
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreProblem(f"{path} is not a database of Drakkar; move it away or choose another folder with --data")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
@@ -289,7 +304,7 @@ def _inspect(path: Path) -> None:
         raise _newer(path, version)
     # Without a write-ahead log the file can be read without leaving anything beside it.
     clean = not path.with_name(path.name + "-wal").exists()
-    uri = f"file:{_quoted(path)}?mode=ro" + ("&immutable=1" if clean else "")
+    uri = f"file:{quoted(path)}?mode=ro" + ("&immutable=1" if clean else "")
     try:
         connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         try:
@@ -308,7 +323,8 @@ def _inspect(path: Path) -> None:
         raise _newer(path, int(stored))
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """The path as a part of an SQLite URI."""
     from urllib.parse import quote
 
     return quote(str(path.absolute()))
