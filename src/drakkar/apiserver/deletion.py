@@ -23,8 +23,9 @@ _POD_GRACE = 30
 _MAX_GRACE = (1 << 31) - 1
 
 
-#: Namespaces that every cluster has. Source: admission plugin NamespaceLifecycle.
-_IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+#: Namespaces that every cluster has. Source: admission plugin NamespaceLifecycle; upstream has a controller
+#: that makes the last one again, here it stays: without it no node can show that it lives.
+_IMMORTAL = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 
 
 def check_mortal(stored: Stored, name: str) -> None:

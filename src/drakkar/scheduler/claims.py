@@ -9,7 +9,7 @@ from drakkar.api.names import PODS_PER_NODE
 from drakkar.api.objects import annotations_of, controller_of, is_deleting, name_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import children
-from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.cluster import Cluster, pods_per_node
 from drakkar.scheduler.pods import MOST_CONSUMERS, PodView
 
 
@@ -69,8 +69,8 @@ def obstacle_of(cluster: Cluster, pod: PodView, claims: Sequence[resource.Resour
             text = f"resourceclaim {name_of(claim)} is reserved for {MOST_CONSUMERS} consumers, the most there can be"
             return Obstacle("reserved-full", text)
         text = annotations_of(claim).get(PODS_PER_NODE)
-        if text is not None and not (text.isdigit() and int(text) > 0):
-            text = f"resourceclaim {name_of(claim)}: annotation {PODS_PER_NODE}={text!r} is not a positive number"
+        if text is not None and pods_per_node(claim) is None:
+            text = f"resourceclaim {name_of(claim)}: annotation {PODS_PER_NODE}={text[:40]!r} is not a positive number"
             return Obstacle("node-unfit", text)
     return None
 

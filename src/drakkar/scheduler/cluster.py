@@ -8,6 +8,7 @@ decisions give away the same thing. It does no I/O.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -362,7 +363,11 @@ def _offered(node: Node) -> dict[str, int]:
     return {name: 1 for name, number in node.allocatable.items() if number}
 
 
+#: Nine digits are more pods than any node takes, and int() refuses very long ones.
+_COUNT = re.compile("0{0,9}[1-9][0-9]{0,8}")
+
+
 def pods_per_node(claim: resource.ResourceClaim) -> int | None:
     """The claim's own limit of pods on one node (annotation ``drakkar.dev/pods-per-node``), if it has a usable one."""
     text = annotations_of(claim).get(PODS_PER_NODE, "")
-    return int(text) if text.isdigit() and int(text) > 0 else None
+    return int(text) if _COUNT.fullmatch(text) else None
