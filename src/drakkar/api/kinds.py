@@ -59,6 +59,8 @@ DAEMONSET = Kind("apps", "v1", "DaemonSet", "daemonsets", True)
 STATEFULSET = Kind("apps", "v1", "StatefulSet", "statefulsets", True)
 CONTROLLERREVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", True)
 PERSISTENTVOLUMECLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims")
+PODDISRUPTIONBUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
+RESOURCEQUOTA = _core("ResourceQuota", "resourcequotas")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
 RESOURCECLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", True, resource.ResourceClaim)
 RESOURCECLAIMTEMPLATE = Kind(
@@ -70,6 +72,6 @@ DEVICETAINTRULE = Kind("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintr
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,
-    REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION,
+    REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION, PODDISRUPTIONBUDGET, RESOURCEQUOTA,
     RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from drakkar.client.runner import Controller, Runner
 from drakkar.controllers.claims import Claims
 from drakkar.controllers.daemonsets import DaemonSets
 from drakkar.controllers.deployments import Deployments
+from drakkar.controllers.disruption import Disruption
 from drakkar.controllers.garbage import DEFAULT_KINDS, Garbage
 from drakkar.controllers.jobs import Jobs
 from drakkar.controllers.namespaces import Namespaces, ServiceAccounts
@@ -76,6 +77,7 @@ CONTROLLERS: dict[str, Factory] = {
     "deployments": lambda client, clock, s: Deployments(client, clock),
     "daemonsets": lambda client, clock, s: DaemonSets(client, clock),
     "statefulsets": lambda client, clock, s: StatefulSets(client, clock),
+    "disruption": lambda client, clock, s: Disruption(clock),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),

@@ -56,6 +56,8 @@ GENERATION_LABEL = "pod-template-generation"
 #: Pause before a failed daemon is replaced, doubled each time, and its bound; in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 
+NUMBERS = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
+
 _TOLERATED = (
     (names.TAINT_NOT_READY, "NoExecute"),
     (names.TAINT_UNREACHABLE, "NoExecute"),
@@ -217,7 +219,7 @@ class _Pass:
             hashes = {labels_of(pod).get(REVISION_HASH, "") for pod in self.pods}
             in_use = {name_of(e) for e in self.history.revisions if labels_of(e).get(REVISION_HASH, "") in hashes}
             writes.extend(surplus(self.history, at(self.owner, "spec", "revisionHistoryLimit"), in_use))
-        patch = status_patch(DAEMONSET, self.owner, self._status())
+        patch = status_patch(DAEMONSET, self.owner, self._status(), always=NUMBERS)
         if patch is not None:
             writes.append(patch)
         if self.timers:

@@ -93,7 +93,7 @@ class ReplicaSets:
         status = _status(owner, claimed, active, now)
         if not is_deleting(owner):
             writes.extend(self._scale(owner, claimed, active, now))
-        patch = status_patch(REPLICASET, owner, status)
+        patch = status_patch(REPLICASET, owner, status, always=("replicas",))
         if patch is not None:
             writes.append(patch)
         soonest = tally(active, at(owner, "spec", "minReadySeconds") or 0, now).soonest
@@ -148,7 +148,7 @@ class ReplicaSets:
             "lastTransitionTime": timestamp(now),
         }
         status["conditions"] = with_condition(status["conditions"], failure)
-        return status_patch(REPLICASET, owner, status)
+        return status_patch(REPLICASET, owner, status, always=("replicas",))
 
 
 def _status(owner: Object, claimed: Sequence[Object], active: Sequence[Object], now: float) -> Object:

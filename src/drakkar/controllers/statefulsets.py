@@ -50,6 +50,7 @@ from drakkar.controllers.workloads import (
 HASH_LABEL = "controller.kubernetes.io/hash"
 POD_NAME = "statefulset.kubernetes.io/pod-name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
+NUMBERS = ("replicas", "availableReplicas")
 _NAME = re.compile(r"(.*)-([0-9]+)")
 
 
@@ -153,7 +154,7 @@ class _Pass:
         if not writes:
             in_use = {name_of(self.current), *(_revision(pod) for pod in self.pods)}
             writes.extend(surplus(self.history, self.spec.get("revisionHistoryLimit"), in_use))
-        patch = status_patch(STATEFULSET, self.owner, self._status())
+        patch = status_patch(STATEFULSET, self.owner, self._status(), always=NUMBERS)
         if patch is not None:
             writes.append(patch)
         if self.timers:

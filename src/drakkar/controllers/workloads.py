@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,10 +129,17 @@ def identity(obj: Object) -> Object:
     return {"uid": uid_of(obj), "resourceVersion": resource_version_of(obj)}
 
 
-def status_patch(kind: Kind, obj: Object, wanted: Object) -> Patch | None:
-    """A conditional patch of the fields of ``status`` that differ; None when none does."""
+def status_patch(kind: Kind, obj: Object, wanted: Object, *, always: Collection[str] = ()) -> Patch | None:
+    """A conditional patch of the fields of ``status`` that differ; None when none does.
+
+    Zero, empty and absent are one, except for the numbers ``always``, which the API never leaves out.
+    """
     present = child(obj, "status")
-    changed = {key: value for key, value in wanted.items() if not same(present.get(key), value)}
+    changed = {
+        key: value
+        for key, value in wanted.items()
+        if not same(present.get(key), value) or (key in always and key not in present)
+    }
     if not changed:
         return None
     return Patch(
