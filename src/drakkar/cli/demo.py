@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from drakkar.api import kinds, names
-from drakkar.api.errors import DrakkarError
+from drakkar.api.errors import DrakkarError, UsageError
 from drakkar.cli.manifests import apply, read_objects
 from drakkar.cli.picture import grid, timeline
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
@@ -52,6 +52,13 @@ class _Seen:
 
 def run(args: argparse.Namespace) -> int:
     """Tell the story; 0 only if the observer saw every step."""
+    if args.json:
+        # Now rather than after the story.
+        try:
+            with Path(args.json).open("a"):
+                pass
+        except OSError as error:
+            raise UsageError(f"--json {args.json}: cannot be written: {error.strerror or error}") from error
     return asyncio.run(_run(args))
 
 

@@ -48,3 +48,8 @@ def test_defaults_are_those_of_kubernetes() -> None:
 def test_demo_is_quick() -> None:
     args = build().parse_args(["demo", "tpu"])
     assert (args.lease_duration, args.node_grace) == (1, 4)
+
+
+def test_a_story_is_not_told_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "tpu", "--json", "/no-such-folder/figures.json"]) == 2
+    assert "--json /no-such-folder/figures.json: cannot be written" in capsys.readouterr().err
