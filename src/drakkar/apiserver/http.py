@@ -51,6 +51,10 @@ class Application:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if "impersonate-group" in headers:
+            # The one header that clients repeat.
+            groups = [value.decode("latin-1") for name, value in scope["headers"] if name == b"impersonate-group"]
+            headers["impersonate-group"] = ",".join(groups)
         method: str = scope["method"]
         body = b""
         # A DELETE or a GET may carry a body, but only a length or chunks announce one.

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from drakkar.api.selectors import FieldSelector
 from drakkar.apiserver import status
 from drakkar.apiserver.auth import AUTHENTICATED, MASTERS, User
 from drakkar.apiserver.cache import State
@@ -256,6 +257,32 @@ class Authorizer:
             )
             for rule in table.decode(entry).get("rules") or ()
         ]
+
+    def check_new(self, user: User, info: RequestInfo, obj: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node makes something that is not its own; for other users nothing."""
+        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
+            return
+        node = user.name.removeprefix(NODE_PREFIX)
+        where = (info.group, info.resource)
+        name = info.name or (obj.get("metadata") or {}).get("name")
+        if where in (("", "nodes"), ("coordination.k8s.io", "leases")):
+            own = name == node
+        elif where in (("", "pods"), (_DRA, "resourceslices")):
+            own = (obj.get("spec") or {}).get("nodeName") == node
+        else:
+            own = True
+        if not own:
+            text = f'node "{node}" can only create {info.resource} of its own'
+            raise StatusError(status.forbidden(info.group, info.resource, name or "", text))
+
+    def check_selected(self, user: User, info: RequestInfo, fields: FieldSelector) -> None:
+        """StatusError 403 when a node deletes a collection without narrowing it to what is its own."""
+        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
+            return
+        node = user.name.removeprefix(NODE_PREFIX)
+        if fields.exact("spec.nodeName") != node:
+            text = f'node "{node}" has to select by spec.nodeName={node}'
+            raise StatusError(status.forbidden(info.group, info.resource, "", text))
 
     def _foreign(self, node: str, info: RequestInfo) -> str:
         """Why a node may not write this; empty when it is its own."""

@@ -147,6 +147,8 @@ class ApiServer:
         user = self.authenticator.authenticate(request)
         if "impersonate-user" in request.headers:
             user = self._impersonated(request, user)
+        elif any(name.startswith("impersonate-") for name in request.headers):
+            raise StatusError(status.bad_request("Impersonate-User is missing beside other Impersonate headers"))
         query = dict(request.query)
         info = parse(request, query)
         if not info.is_resource:
@@ -286,20 +288,23 @@ class ApiServer:
         if info.verb == "create":
             if info.subresource:
                 return await self._create_subresource(request, info, view, query)
-            return await self._create(request, view, namespace, query)
+            return await self._create(request, info, view, namespace, query, user)
         if info.subresource == "scale":
             return await self._scale(request, info, view, namespace, query)
         if info.verb == "update":
             return await self._update(request, info, view, namespace, query, user)
         if info.verb == "patch":
             return await self._patch(request, info, view, namespace, query, user)
-        return await self._delete(request, info, view, namespace, query)
+        return await self._delete(request, info, view, namespace, query, user)
 
-    async def _create(self, request: Request, view: View, namespace: str, query: Mapping[str, str]) -> Response:
+    async def _create(
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
+    ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         warnings: list[str] = []
         obj = self.bodies.read(request, view.served, options, warnings)
+        self.authorizer.check_new(user, info, obj)
         entry = await self.registry.create(view, namespace, obj, options, warnings)
         return _object(renderer, view, entry, 201, warnings)
 
@@ -346,6 +351,8 @@ class ApiServer:
         patch = self.bodies.patch(request, view.served, kind, options, warnings)
         judge = self._judge(info, view, user)
         if kind == "apply":
+            if (f"{namespace}/{info.name}" if namespace else info.name) not in view.table.entries:
+                self.authorizer.check_new(user, info, patch)
             entry, created = await self.registry.apply(
                 view, namespace, info.name, info.subresource, patch, options, warnings, judge
             )
@@ -388,7 +395,7 @@ class ApiServer:
         return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
 
     async def _delete(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
     ) -> Response:
         body = self.bodies.options(request)
         options = delete_options(body, query)
@@ -401,6 +408,7 @@ class ApiServer:
                 return Response(200, dict(_HEADERS), _encode(status.success(details)))
             return _object(renderer, view, entry, 200)
         selected = list_options(query, watch=False)
+        self.authorizer.check_selected(user, info, selected.fields)
         entries, metadata = select(self.state, view, self._selection(view, info, selected), selected)
         deleted: list[Entry] = []
         for entry in entries:
