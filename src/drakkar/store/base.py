@@ -1,8 +1,9 @@
 """What a store is: bytes under string keys with one growing revision.
 
-Every accepted write gets the next revision, whichever key it is for. A write may demand
-the revision at which its key was last written; writes of one batch are judged one by one,
-in order, but become durable together. A store knows nothing of what the bytes mean.
+Every accepted write gets a revision of its own, above all earlier ones, whichever key it is for.
+A write may demand the revision at which its key was last written. Writes of one batch are judged
+one by one; those of one key in order, different keys in any. They are answered together, when
+all are durable. A store knows nothing of what the bytes mean.
 
 A commit that raises leaves the store unusable (:class:`StoreFailed` from then on): what is on
 disk is unknown to the caller, who has to start again from :meth:`Backend.load`.

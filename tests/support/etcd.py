@@ -1,0 +1,83 @@
+"""An etcd for tests: one member on free ports, its data in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Etcd:
+    """A member that can be killed and started again on the same data and ports."""
+
+    def __init__(self, binary: str, folder: Path, *tls: str):
+        self.folder = folder
+        self.port, self._peer = _free_ports(2)
+        scheme = "https" if tls else "http"
+        client, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}"
+        self._command = [binary, "--name", "test", "--data-dir", str(folder / "etcd"), "--log-level", "error"]
+        self._command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        self._command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        self._command += ["--initial-cluster", f"test={peer}", *tls]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For ``--store``."""
+        return f"etcd://127.0.0.1:{self.port}"
+
+    def start(self, timeout: float = 20) -> None:
+        """Start and wait until it accepts connections."""
+        with (self.folder / "etcd.log").open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + timeout
+        while True:
+            with closing(socket.socket()) as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            alive = self.process.poll() is None and time.monotonic() < deadline
+            assert alive, f"etcd did not start:\n{(self.folder / 'etcd.log').read_text()}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def running_etcd(folder: Path, *tls: str) -> Iterator[Etcd]:
+    """A started member; skips the calling test where etcd is not installed, fails it where CI=true."""
+    binary = os.environ.get("DRAKKAR_ETCD") or shutil.which("etcd")
+    if binary is None:
+        message = "etcd not found; install it (Debian: etcd-server) or name it in DRAKKAR_ETCD"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    folder.mkdir(parents=True, exist_ok=True)
+    member = Etcd(binary, folder, *tls)
+    member.start()
+    try:
+        yield member
+    finally:
+        member.kill()
