@@ -48,7 +48,7 @@ def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
 async def answer(server: ApiServer, request: Request, info: RequestInfo, user: User) -> Response:
     """The answer to a request for a path."""
     path = info.path.rstrip("/") or "/"
-    root = "/" + path.split("/")[1]
+    root = "/" + path.removeprefix("/").partition("/")[0]
     if root in _OPEN:
         if request.method not in ("GET", "HEAD"):
             raise StatusError(status.method_not_allowed())
