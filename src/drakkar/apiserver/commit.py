@@ -105,7 +105,9 @@ class Committer:
     def _settle(self, batch: Sequence[Decided], answers: list[int | Conflict]) -> None:
         """Takes committed writes over into the cache and answers their writers."""
         state = self.state
-        for decided, answer in zip(batch, answers, strict=True):
+        # In the order of revisions: a store may give those of different keys in any order.
+        pairs = sorted(zip(batch, answers, strict=True), key=lambda pair: pair[1] if isinstance(pair[1], int) else 0)
+        for decided, answer in pairs:
             self.busy.pop(decided.write.key, None)
             result: Entry | Conflict
             if isinstance(answer, Conflict):

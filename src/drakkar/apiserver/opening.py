@@ -26,10 +26,25 @@ def open_store(path: str | os.PathLike[str], *, synchronous: str = "FULL") -> Ba
         raise EnvironmentProblem(str(problem)) from None
 
 
+def open_etcd(url: str) -> Backend:
+    """The store in this etcd, taken over from whoever wrote to it. Raises UsageError or EnvironmentProblem."""
+    try:
+        from drakkar.store.etcd import EtcdBackend
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "grpc":
+            raise
+        raise UsageError(f"--store {url}: needs the package grpcio; pip install 'drakkar[etcd]'") from None
+    try:
+        return EtcdBackend(url)
+    except StoreProblem as problem:
+        raise EnvironmentProblem(str(problem)) from None
+
+
 async def open_server(
     data: str | os.PathLike[str] | None,
     *,
     clock: Clock,
+    store: str | None = None,
     synchronous: str = "FULL",
     rng: random.Random | None = None,
     features: Features | None = None,
@@ -37,13 +52,20 @@ async def open_server(
 ) -> ApiServer:
     """A started server over ``data``/drakkar.db, or over memory when ``data`` is None.
 
+    ``store`` takes the place of both: ``etcd://host:port[,host:port…][/prefix]``.
+
     Failpoints are taken from the environment. Raises EnvironmentProblem or UsageError.
     """
     try:
         failpoints = Failpoints.from_environment()
     except ValueError as error:
         raise UsageError(str(error)) from None
-    backend = MemoryBackend() if data is None else open_store(Path(data) / "drakkar.db", synchronous=synchronous)
+    if store is not None:
+        backend = open_etcd(store)
+    elif data is None:
+        backend = MemoryBackend()
+    else:
+        backend = open_store(Path(data) / "drakkar.db", synchronous=synchronous)
     server = ApiServer(backend, clock=clock, rng=rng, features=features, failpoints=failpoints, on_failure=on_failure)
     try:
         await server.start()

@@ -125,7 +125,10 @@ Ctrl-C stops it cleanly; with the same --data it comes back as it was.""",
         "--fleet", metavar="FILE|NAME", help="hollow nodes and devices: a Fleet file or a named fleet (tpu-16)"
     )
     command.add_argument(
-        "--store", default="sqlite", metavar="sqlite|memory", help="where objects are kept (default: sqlite, in --data)"
+        "--store",
+        default="sqlite",
+        metavar="sqlite|memory|etcd://…",
+        help="where objects are kept (default: sqlite, in --data); etcd://host:port[,host:port…][/prefix]",
     )
     command.add_argument("--no-scheduler", action="store_true", help="run no scheduler")
     command.add_argument("--no-controllers", action="store_true", help="run no controllers")

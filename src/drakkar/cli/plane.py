@@ -141,11 +141,13 @@ class Plane:
         options = self.options
         self._failed = asyncio.get_running_loop().create_future()
         fleet = _fleet(options)
-        if options.store not in ("sqlite", "memory"):
-            raise UsageError(f"--store {options.store}: not supported; use sqlite or memory")
+        etcd = options.store.startswith("etcd://")
+        if options.store not in ("sqlite", "memory") and not etcd:
+            raise UsageError(f"--store {options.store}: not supported; use sqlite, memory or etcd://host:port")
         server = await open_server(
             None if options.store == "memory" else options.data,
             clock=SystemClock(),
+            store=options.store if etcd else None,
             synchronous=options.sync.upper(),
             on_failure=lambda error: self._fail("the store", error),
         )

@@ -1,0 +1,132 @@
+"""A plane on etcd: what was acknowledged survives kill -9 of the server and of etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drakkar.api import kinds
+from drakkar.api.errors import ApiError
+from drakkar.cli.target import connect
+from drakkar.client import Client, Unreachable
+from tests.support.etcd import Etcd, running_etcd
+from tests.support.plane import Up
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+LOST = (ApiError, Unreachable, OSError, asyncio.TimeoutError)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    with running_etcd(tmp_path / "member") as member:
+        yield member
+
+
+def _up(folder: Path, etcd: Etcd) -> Up:
+    return Up(folder / "data", "--store", etcd.url, "--no-scheduler", "--no-controllers")
+
+
+async def _write_until_death(up: Up, acknowledged: dict[str, str], kill_after: int) -> None:
+    """Creates and updates nodes from several tasks; kills the server with writes in flight."""
+    killed = asyncio.Event()
+    start = len(acknowledged)
+
+    async def write(client: Client, lane: str) -> None:
+        number = 0
+        while not killed.is_set():
+            name = f"{lane}-{number}"
+            made = await client.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+            acknowledged[name] = ""
+            made["metadata"]["labels"] = {"turn": str(number)}
+            await client.update(kinds.NODE, made)
+            acknowledged[name] = str(number)
+            number += 1
+
+    async def lane(name: str) -> None:
+        try:
+            async with connect(up.kubeconfig) as client:
+                await write(client, name)
+        except LOST:
+            assert killed.is_set(), up.output
+
+    lanes = [asyncio.create_task(lane(f"n{start}-{at}")) for at in range(8)]
+    while len(acknowledged) < start + kill_after:
+        await asyncio.sleep(0.01)
+        assert up.wait_dead(0) is None, up.output
+    killed.set()
+    up.kill()
+    await asyncio.gather(*lanes)
+
+
+async def _check(up: Up, acknowledged: dict[str, str]) -> None:
+    async with connect(up.kubeconfig) as client:
+        found = {obj["metadata"]["name"]: obj for obj in (await client.list(kinds.NODE)).items}
+    lost = {name for name in acknowledged if name not in found}
+    assert not lost, f"{len(lost)} of {len(acknowledged)} lost"
+    for name, turn in acknowledged.items():
+        assert not turn or found[name]["metadata"]["labels"].get("turn") == turn, name
+
+
+def test_kill_of_the_server(tmp_path: Path, etcd: Etcd) -> None:
+    acknowledged: dict[str, str] = {}
+    up = _up(tmp_path, etcd)
+    for round in range(3):
+        up.start()
+        asyncio.run(_check(up, acknowledged))
+        asyncio.run(_write_until_death(up, acknowledged, 60 + 40 * round))
+    with up:
+        asyncio.run(_check(up, acknowledged))
+    assert up.process is not None
+    assert up.process.returncode == 0, up.output
+
+
+def test_etcd_dies_and_comes_back(tmp_path: Path, etcd: Etcd) -> None:
+    """Writes wait for etcd; none of them is lost or done twice."""
+
+    async def write(up: Up) -> set[str]:
+        names: set[str] = set()
+        async with connect(up.kubeconfig) as client:
+            for number in range(60):
+                if number == 20:
+                    etcd.kill()
+                    restart = asyncio.create_task(asyncio.to_thread(lambda: (time.sleep(1), etcd.start())))
+                node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}}
+                await client.create(kinds.NODE, node)
+                names.add(f"node-{number}")
+            await restart
+        return names
+
+    with _up(tmp_path, etcd) as up:
+        names = asyncio.run(write(up))
+        asyncio.run(_check(up, dict.fromkeys(names, "")))
+    with up:
+        asyncio.run(_check(up, dict.fromkeys(names, "")))
+
+
+def test_a_second_server_takes_over(tmp_path: Path, etcd: Etcd) -> None:
+    """The first one can write no more, says why, and ends."""
+
+    async def write(up: Up) -> None:
+        async with connect(up.kubeconfig) as client:
+            await client.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "late"}})
+
+    with _up(tmp_path / "a", etcd) as first, _up(tmp_path / "b", etcd) as second:
+        with pytest.raises(LOST):
+            asyncio.run(write(first))
+        assert first.wait_dead(10) == 1, first.output
+        assert "taken over" in first.output
+        asyncio.run(write(second))
+
+
+def test_no_etcd_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "drakkar.cli", "up", "--data", str(tmp_path), "--store", "etcd://127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "cannot reach etcd" in done.stderr
