@@ -16,7 +16,16 @@ from drakkar.apiserver import status
 from drakkar.apiserver.catalog import Served
 from drakkar.apiserver.negotiate import body_type
 from drakkar.apiserver.options import WriteOptions
-from drakkar.apiserver.schema import SchemaNode, check, decode_json, decode_yaml, prune, schemas, write_zeros
+from drakkar.apiserver.schema import (
+    SchemaNode,
+    check,
+    decode_json,
+    decode_yaml,
+    is_settled,
+    prune,
+    schemas,
+    write_zeros,
+)
 from drakkar.apiserver.schema.walk import strict_error
 from drakkar.apiserver.status import StatusError
 
@@ -44,8 +53,8 @@ class Bodies:
         """An object of the served kind: decoded, checked, without unknown fields."""
         obj, faults = self.decode(request, served.kind)
         _claim_kind(obj, served)
-        self._settle(obj, served, faults, options, warnings)
-        self._complete(obj, served)
+        if not self._settle(obj, served, faults, options, warnings):
+            self._complete(obj, served)
         return obj
 
     def read_as(self, request: Request, group: str, version: str, kind: str) -> Object:
@@ -65,17 +74,20 @@ class Bodies:
 
     def _settle(
         self, obj: Object, served: Served, faults: list[str], options: WriteOptions, warnings: list[str]
-    ) -> None:
+    ) -> bool:
+        """Refuses, warns of and drops unknown fields; True when the object needed nothing, completion included."""
         schema = self.schema(served)
-        if schema is not None:
+        settled = schema is not None and is_settled(obj, schema)
+        if schema is not None and not settled:
             faults = check(obj, schema) + faults
         if faults:
             if options.field_validation == "Strict":
                 raise StatusError(strict_error(obj, faults))
             if options.field_validation == "Warn":
                 warnings.extend(faults)
-        if schema is not None:
+        if schema is not None and not settled:
             prune(obj, schema)
+        return settled
 
     def _complete(self, obj: Object, served: Served) -> None:
         """Required texts that the client left out; not for what is applied, which would then own them."""
@@ -117,8 +129,8 @@ class Bodies:
             assert schema is not None
             new = patches.apply_strategic_patch(old, patch, schema)
         new = _own(new)
-        self._settle(new, served, [], options, warnings)
-        self._complete(new, served)
+        if not self._settle(new, served, [], options, warnings):
+            self._complete(new, served)
         return new
 
 

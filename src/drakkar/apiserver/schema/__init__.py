@@ -7,7 +7,7 @@ the other eight hundred types.
 
 from drakkar.apiserver.schema.decode import decode_json, decode_yaml
 from drakkar.apiserver.schema.nodes import SchemaNode, Schemas, custom_schema, schemas
-from drakkar.apiserver.schema.walk import apply_schema_defaults, check, prune, write_zeros
+from drakkar.apiserver.schema.walk import apply_schema_defaults, check, is_settled, prune, write_zeros
 
 __all__ = [
     "SchemaNode",
@@ -17,6 +17,7 @@ __all__ = [
     "custom_schema",
     "decode_json",
     "decode_yaml",
+    "is_settled",
     "prune",
     "schemas",
     "write_zeros",

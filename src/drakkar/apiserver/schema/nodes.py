@@ -92,7 +92,7 @@ class SchemaNode:
         #: Computed by the walker: does anything below have a default?
         self.defaulted: bool | None = None
         #: Computed by the walker: required texts of this struct.
-        self.zeros: tuple[str, ...] | None = None
+        self.zeros: dict[str, None] | None = None
 
     @property
     def fields(self) -> dict[str, SchemaNode]:

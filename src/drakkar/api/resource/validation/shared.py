@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -113,10 +114,28 @@ def short_text(faults: Faults, path: str, value: str) -> None:
 def version(faults: Faults, path: str, value: str) -> None:
     """The value of a version attribute."""
     short_text(faults, path, value)
+    if not is_version(value):
+        faults.invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
+
+
+@lru_cache(maxsize=4096)
+def is_version(value: str) -> bool:
+    """Whether a text is a semantic version. Cached with its refusals, which `Semver.parse` does not keep."""
     try:
         Semver.parse(value)
     except ParseError:
-        faults.invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def is_quantity(value: str) -> bool:
+    """Whether a text is an amount."""
+    try:
+        Quantity.parse(value)
+    except ParseError:
+        return False
+    return True
 
 
 def quantity(faults: Faults, path: str, value: object) -> Quantity | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from drakkar.api import formats
@@ -26,6 +27,8 @@ VALID_VALUES_MAX: Final = 10
 
 _LISTS: Final = ("ints", "bools", "strings", "versions")
 _SCALARS: Final = ("int", "bool", "string", "version")
+#: Fields of a device about which there is no rule beyond their own values.
+_PLAIN_FIELDS: Final = frozenset(("name", "attributes", "capacity"))
 _NODE_FIELDS: Final = ("nodeName", "nodeSelector", "allNodes")
 
 
@@ -103,6 +106,8 @@ def _node_fields(faults: Faults, path: str, holder: Object, one_term: bool) -> N
 
 
 def _is_rich(device: Object) -> bool:
+    if device.keys() <= _PLAIN_FIELDS and _are_plain_attributes(child(device, "attributes")):
+        return False
     if device.get("taints") or device.get("consumesCounters"):
         return True
     return any(
@@ -146,18 +151,22 @@ def _device(faults: Faults, path: str, device: Object, old: Object | None, per_d
         )
     else:
         values = 0
-        for name, attribute in sorted(attributes.items()):
-            values += _attribute(faults, keyed(f"{path}.attributes", name, shared.QUALIFIED_NAME_MAX), name, attribute)
+        if not _are_plain_attributes(attributes):
+            for name, attribute in sorted(attributes.items()):
+                at_item = keyed(f"{path}.attributes", name, shared.QUALIFIED_NAME_MAX)
+                values += _attribute(faults, at_item, name, attribute)
         if values > VALUES_MAX:
             faults.invalid(
                 f"{path}.attributes", values, f"the total number of attribute values must not exceed {VALUES_MAX}"
             )
-        if old is None or not same_meaning(capacity, child(old, "capacity")):
+        if not _is_plain_capacity(capacity) and (old is None or not same_meaning(capacity, child(old, "capacity"))):
             for name, item in sorted(capacity.items()):
                 at_item = keyed(f"{path}.capacity", name, shared.QUALIFIED_NAME_MAX)
                 shared.qualified_name(faults, at_item, name)
                 _capacity(faults, at_item, item, device.get("allowMultipleAllocations") is True)
 
+    if device.keys() <= _PLAIN_FIELDS and not per_device:
+        return
     taints, taints_before = children(device, "taints"), children(old, "taints")
     if (old is None or not same_meaning(taints, taints_before)) and faults.fits(f"{path}.taints", taints, TAINTS_MAX):
         for index, taint in enumerate(taints):
@@ -189,6 +198,44 @@ def _device_nodes(faults: Faults, path: str, device: Object, per_device: bool) -
         faults.required(path, wanted)
     elif len(given) > 1:
         faults.invalid(path, given, wanted)
+
+
+# Almost every device is plain: the next three functions find that out without building a path. What they do not
+# accept is not wrong, it is looked at closely.
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_name(name: str) -> bool:
+    faults = Faults()
+    shared.qualified_name(faults, "", name)
+    return not faults.found
+
+
+def _are_plain_attributes(attributes: Object) -> bool:
+    """Whether :func:`_attribute` would find nothing, and every attribute counts for one value."""
+    for name, attribute in attributes.items():
+        if len(attribute) != 1 or not _is_plain_name(name):
+            return False
+        for field, value in attribute.items():
+            if field == "string" or field == "version":
+                if type(value) is not str or len(value) > shared.ATTRIBUTE_TEXT_MAX or not value.isascii():
+                    return False
+                if field == "version" and not shared.is_version(value):
+                    return False
+            elif (field != "int" and field != "bool") or value is None:
+                return False
+    return True
+
+
+def _is_plain_capacity(capacity: Object) -> bool:
+    """Whether there are amounts only, and names and amounts without faults."""
+    for name, item in capacity.items():
+        if len(item) != 1 or not _is_plain_name(name):
+            return False
+        value = item.get("value")
+        if type(value) is not str or not shared.is_quantity(value):
+            return False
+    return True
 
 
 def _attribute(faults: Faults, path: str, name: str, attribute: Object) -> int:
