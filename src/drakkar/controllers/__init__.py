@@ -28,6 +28,7 @@ from drakkar.controllers.nodeeviction import NodeEviction
 from drakkar.controllers.nodelifecycle import NodeLifecycle
 from drakkar.controllers.nodeloss import NodeLoss
 from drakkar.controllers.podgroups import PodGroups
+from drakkar.controllers.quotas import Quotas
 from drakkar.controllers.replicasets import ReplicaSets
 from drakkar.controllers.statefulsets import StatefulSets
 from drakkar.controllers.tainteviction import TaintEviction
@@ -78,6 +79,7 @@ CONTROLLERS: dict[str, Factory] = {
     "daemonsets": lambda client, clock, s: DaemonSets(client, clock),
     "statefulsets": lambda client, clock, s: StatefulSets(client, clock),
     "disruption": lambda client, clock, s: Disruption(clock),
+    "quotas": lambda client, clock, s: Quotas(client, clock),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),

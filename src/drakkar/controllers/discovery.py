@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import Kind
+from drakkar.api.kinds import KINDS, Kind
 from drakkar.api.meta import Object
 from drakkar.api.wire import Response
 from drakkar.client.client import ListResult
@@ -42,6 +42,24 @@ async def find_kind(server: Server, group_version: str, kind: str) -> Kind | Non
     for resource in await resources(server, group_version):
         if resource["kind"] == kind:
             return Kind(group, version, kind, resource["name"], bool(resource["namespaced"]))
+    return None
+
+
+async def find_plural(server: Server, group: str, plural: str) -> Kind | None:
+    """The resource of this name, in its preferred version; our own kinds are known without asking."""
+    known = next((kind for kind in KINDS if (kind.group, kind.plural) == (group, plural)), None)
+    if known is not None:
+        return known
+    version = "v1"
+    if group:
+        groups = decode_json((await server.send("GET", "/apis")).body).get("groups") or ()
+        found = next((entry for entry in groups if entry["name"] == group), None)
+        if found is None:
+            return None
+        version = found["preferredVersion"]["groupVersion"]
+    for resource in await resources(server, version):
+        if resource["name"] == plural and "list" in (resource.get("verbs") or ()):
+            return Kind(group, version.rpartition("/")[2], resource["kind"], plural, bool(resource["namespaced"]))
     return None
 
 

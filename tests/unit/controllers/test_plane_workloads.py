@@ -14,7 +14,9 @@ from drakkar.api.kinds import (
     NODE,
     PERSISTENTVOLUMECLAIM,
     POD,
+    PODDISRUPTIONBUDGET,
     REPLICASET,
+    RESOURCEQUOTA,
     STATEFULSET,
 )
 from drakkar.client import Client
@@ -156,5 +158,38 @@ def test_stateful_pods_keep_names_and_claims() -> None:
             await client.delete(STATEFULSET, "s", "default", propagation="Foreground")
             await gone(client, STATEFULSET, "s")
             assert len(await items(client, PERSISTENTVOLUMECLAIM)) == 2
+
+    run(story)
+
+
+def test_budget_and_quota_count() -> None:
+    async def story(client: Client) -> None:
+        hard = {"pods": "9", "count/deployments.apps": "3", "count/leases.coordination.k8s.io": "3", "services": "1"}
+        await client.create(RESOURCEQUOTA, {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}})
+        spec = {"selector": {"matchLabels": {"app": "w"}}, "maxUnavailable": 1}
+        await client.create(PODDISRUPTIONBUDGET, {"metadata": {"name": "b", "namespace": "default"}, "spec": spec})
+        await client.create(NODE, node())
+        async with agent(client):
+            await client.create(DEPLOYMENT, body(replicas=3))
+            budget = await eventually(
+                lambda: client.get(PODDISRUPTIONBUDGET, "b", "default"),
+                lambda found: found["status"].get("disruptionsAllowed") == 1,
+            )
+            assert budget["status"]["conditions"][0]["reason"] == "SufficientPods"
+            assert (budget["status"]["expectedPods"], budget["status"]["desiredHealthy"]) == (3, 2)
+            wanted = {
+                "pods": "3",
+                "count/deployments.apps": "1",
+                "count/leases.coordination.k8s.io": "0",
+                "services": "0",
+            }
+            await eventually(
+                lambda: client.get(RESOURCEQUOTA, "q", "default"), lambda found: found["status"].get("used") == wanted
+            )
+            await client.delete(DEPLOYMENT, "w", "default")
+            await eventually(
+                lambda: client.get(RESOURCEQUOTA, "q", "default"),
+                lambda found: found["status"]["used"]["pods"] == "0",
+            )
 
     run(story)

@@ -8,6 +8,7 @@ between any two writes.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import random
@@ -61,6 +62,8 @@ class Cache:
         self.objects: dict[tuple[str, str], Any] = {}
         self.indexes: dict[str, Callable[[Any], Iterable[Any]]] = {}
         self.subscribers: list[Any] = []
+        self.synced = asyncio.Event()
+        self.synced.set()
 
     def get(self, namespace: str | None, name: str) -> Any:
         return self.objects.get((namespace or "", name))
