@@ -8,6 +8,7 @@ from typing import Any
 from drakkar.api.names import DISRUPTION_TARGET
 from drakkar.api.objects import pod_is_done, with_condition
 from drakkar.apiserver import status
+from drakkar.apiserver.budgets import spend
 from drakkar.apiserver.cache import Entry
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, delete_options
 from drakkar.apiserver.registry import Registry
@@ -77,14 +78,17 @@ async def bind(
 async def evict(
     registry: Registry, view: View, namespace: str, name: str, eviction: Object, options: WriteOptions
 ) -> Entry:
-    """Marks a pod as disrupted and deletes it. Budgets are not kept here: no controller computes them.
+    """Marks a pod as disrupted and deletes it, if its disruption budget lets it go.
 
     The mark (condition DisruptionTarget) is what the failure policy of a Job goes by.
     """
     wanted: DeleteOptions = delete_options(eviction.get("deleteOptions") or {}, {})
     # A rehearsal first, so that a precondition that does not hold leaves no mark.
     entry, _ = await registry.delete(view, namespace, name, replace(wanted, dry_run=True))
-    if options.dry_run or wanted.dry_run:
+    dry_run = options.dry_run or wanted.dry_run
+    pod = view.decode(registry.entry(view, namespace, name))
+    await spend(registry, pod, replace(options, dry_run=dry_run))
+    if dry_run:
         return entry
 
     def mark(pod: Object) -> Object:

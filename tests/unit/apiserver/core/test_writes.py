@@ -241,6 +241,36 @@ def test_eviction_marks_a_pod_as_disrupted() -> None:
     play(scene)
 
 
+def test_eviction_asks_the_disruption_budget() -> None:
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+    async def scene(api: Api) -> None:
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        for name in ("p", "q"):
+            made = await api.post(PODS, {**pod(name, nodeName="n1"), "status": ready})
+            made["metadata"]["labels"] = {"app": "web"}
+            made = await api.put(f"{PODS}/{name}", made)
+            await api.put(f"{PODS}/{name}/status", {**made, "status": {**made["status"], **ready}})
+        selector = {"matchLabels": {"app": "web"}}
+        budget = await api.post(budgets, {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": selector}})
+        error = await refused(api.post(f"{PODS}/p/eviction", {"metadata": {"name": "p"}}))
+        assert (error.code, error.reason) == (429, "TooManyRequests")
+        assert "still being processed" in error.status["details"]["causes"][0]["message"]
+        counted = {"observedGeneration": 1, "disruptionsAllowed": 1, "desiredHealthy": 1, "currentHealthy": 2}
+        await api.put(f"{budgets}/b/status", {**budget, "status": {**counted, "expectedPods": 2}})
+        await api.post(f"{PODS}/p/eviction?dryRun=All", {"metadata": {"name": "p"}})
+        await api.post(f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+        spent = await api.get(f"{budgets}/b")
+        assert spent["status"]["disruptionsAllowed"] == 0
+        assert [*spent["status"]["disruptedPods"]] == ["p"]
+        error = await refused(api.post(f"{PODS}/q/eviction", {"metadata": {"name": "q"}}))
+        (cause,) = error.status["details"]["causes"]
+        assert cause["message"] == "The disruption budget b needs 1 healthy pods and has 2 currently"
+        assert "deletionTimestamp" not in (await api.get(f"{PODS}/q"))["metadata"]
+
+    play(scene)
+
+
 def test_propagation_sets_the_collectors_finalizers() -> None:
     async def scene(api: Api) -> None:
         jobs = "/apis/batch/v1/namespaces/default/jobs"
