@@ -22,6 +22,7 @@ from drakkar.api.errors import UsageError
 from drakkar.api.features import Features
 from drakkar.api.resource.v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from drakkar.inventory import Inventory, Snapshot, Switches
+from drakkar.inventory.collector import paused
 from drakkar.inventory.selection import Cel
 
 _TYPES: Mapping[str, Any] = {
@@ -47,8 +48,9 @@ def snapshot(objects: Iterable[Any], features: Features | Switches | None = None
     items, other kinds are ignored. Objects are taken as they are, not validated or defaulted.
     """
     inventory = Inventory(features, cel)
-    for item in objects:
-        add(inventory, item)
+    with paused():
+        for item in objects:
+            add(inventory, item)
     return inventory.snapshot()
 
 

@@ -17,6 +17,7 @@ from drakkar.allocator.problem import DEFAULT_BUDGET, Problem, prepare
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from drakkar.inventory import Inventory, Switches
+from drakkar.inventory.collector import paused
 from drakkar.inventory.selection import Cel
 
 
@@ -63,6 +64,12 @@ def check(scenario: object) -> dict[str, Any]:
 def load(scenario: dict[str, Any], cel: Cel | None = None) -> Inventory:
     """The cluster of a scenario with what is allocated in it."""
     inventory = Inventory(Switches.from_names(scenario.get("features")), cel)
+    with paused():
+        _enter(inventory, scenario)
+    return inventory
+
+
+def _enter(inventory: Inventory, scenario: dict[str, Any]) -> None:
     for item in scenario.get("deviceClasses") or ():
         inventory.set_class(msgspec.convert(item, type=DeviceClass))
     for item in scenario.get("deviceTaintRules") or ():
@@ -77,7 +84,6 @@ def load(scenario: dict[str, Any], cel: Cel | None = None) -> Inventory:
         inventory.set_claim(claim)
     for item in scenario.get("nodes") or ():
         add_node(inventory, item)
-    return inventory
 
 
 def claims_of(scenario: dict[str, Any]) -> list[ResourceClaim]:

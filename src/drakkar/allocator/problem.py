@@ -22,6 +22,7 @@ from drakkar.allocator.results import allocations
 from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
+from drakkar.inventory.collector import paused
 from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 from drakkar.inventory.usage import PoolUsage
 
@@ -163,6 +164,13 @@ class Problem:
         return memory
 
     def _update(self, memory: _Memory, touched: set[str] | None) -> None:
+        if touched is None:
+            with paused():
+                self._look(memory, None)
+        else:
+            self._look(memory, touched)
+
+    def _look(self, memory: _Memory, touched: set[str] | None) -> None:
         nodes = self.snapshot.world.nodes
         verdicts = memory.verdicts
         if touched is None:

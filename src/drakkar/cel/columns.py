@@ -52,6 +52,10 @@ class Columns(Protocol):
         """Whether some value in the column is a version, which refuses comparison with a string."""
         ...
 
+    def failing(self) -> NDArray[np.bool_]:
+        """Per device, whether every expression fails on it."""
+        ...
+
     def device(self, row: int) -> DeviceInput:
         """The device of a row."""
         ...
@@ -75,8 +79,7 @@ class ColumnEvaluator:
 
     def _failing(self) -> NDArray[np.bool_]:
         if self._damaged is None:
-            rows = range(self._columns.rows)
-            self._damaged = np.fromiter((self._columns.device(row).error is not None for row in rows), dtype=np.bool_)
+            self._damaged = self._columns.failing()
         return self._damaged
 
     def _evaluate(self, program: Program) -> Answers:
@@ -122,14 +125,16 @@ class ColumnEvaluator:
         known = self._groups.get(reads)
         if known is not None:
             return known
-        failing = self._failing().astype(np.int64)
-        key = failing
+        key = self._failing().astype(np.int64)
+        size = 2
+        representatives = np.zeros(0, dtype=np.intp)
         for path in sorted(reads):
-            codes = self._columns.codes(path).astype(np.int64)
-            key = key * (int(codes.max()) + 1) + codes
-            # Renumber, so that the product of many columns stays small.
-            _, key = np.unique(key, return_inverse=True)
-        _, representatives, groups = np.unique(key, return_index=True, return_inverse=True)
+            codes = self._columns.codes(path)
+            values = int(codes.max()) + 1
+            # Renumbered each time, so that the product of many columns stays small.
+            representatives, key = _distinct(key * values + codes, size * values)
+            size = len(representatives)
+        groups = key.astype(np.intp)
         self._groups[reads] = representatives, groups
         return representatives, groups
 
@@ -143,6 +148,20 @@ def _answer(program: Program, device: DeviceInput) -> int:
         return TRUE if program.evaluate(device) else FALSE
     except EvaluationError:
         return ERROR
+
+
+def _distinct(key: NDArray[np.int64], size: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """A row for each of the distinct numbers in ``key``, all below ``size``, and per row which of them it has."""
+    if size > 4 * len(key) + 1024:
+        _, representatives, groups = np.unique(key, return_index=True, return_inverse=True)
+        return representatives, groups.astype(np.int64)
+    # Numbers as dense as this are looked up in a table, without sorting.
+    table = np.full(size, -1, dtype=np.int64)
+    table[key] = np.arange(len(key))
+    distinct = np.flatnonzero(table >= 0)
+    representatives = table[distinct]
+    table[distinct] = np.arange(len(distinct))
+    return representatives, table[key]
 
 
 _NOT: Final[Answers] = np.array([TRUE, FALSE, ERROR], dtype=np.int8)
@@ -168,6 +187,10 @@ class DeviceColumns:
     def rows(self) -> int:
         """How many devices there are."""
         return len(self._devices)
+
+    def failing(self) -> NDArray[np.bool_]:
+        """Devices whose own data cannot be read."""
+        return np.fromiter((device.error is not None for device in self._devices), dtype=np.bool_)
 
     def device(self, row: int) -> DeviceInput:
         """The device of a row."""

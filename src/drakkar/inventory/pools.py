@@ -41,6 +41,7 @@ class Base:
         "_here_asked",
         "_scalars",
         "_sets",
+        "binding",
         "by_name",
         "counter_names",
         "declared",
@@ -94,28 +95,11 @@ class Base:
                 self.by_name[record.name] = self.by_name.get(record.name, 0) | position
                 self.devices.append(record)
         self.simple_names = len(self.by_name) == len(self.devices)
-        self.multi = self.per_device = self.skip = self.with_counters = self.tainted = 0
+        self.multi = self.per_device = self.skip = self.with_counters = self.tainted = self.binding = 0
         #: Devices that a request without capacity can always have as far as capacity goes.
-        self.whole = 0
+        self.whole = (1 << len(self.devices)) - 1
         self.groups = False
-        for position, record in enumerate(self.devices):
-            bit = 1 << position
-            if record.multi and switches.ConsumableCapacity:
-                self.multi |= bit
-            if record.slice.per_device:
-                self.per_device |= bit
-            if record.slice.slice.spec.skipNodeOperations:
-                self.skip |= bit
-            if record.device.consumesCounters:
-                self.with_counters |= bit
-                self.groups = self.groups or (record.slice.grouped and switches.CompatibilityGroups)
-            if record.blocking:
-                self.tainted |= bit
-            for capacity in (record.device.capacity or {}).values():
-                if capacity.requestPolicy is not None or capacity.value[:1] == "-":
-                    break
-            else:
-                self.whole |= bit
+        self._classify(switches)
         #: Selector text → (passing, failing) positions; filled by the selector table.
         self.selected: dict[str, tuple[int, int]] = {}
         #: Node label → positions whose own selector is content with it; the others have to be asked.
@@ -125,6 +109,36 @@ class Base:
         self._scalars: dict[str, list[Scalar | None]] = {}
         self._sets: dict[str, list[frozenset[Scalar]]] = {}
         self._having: dict[str, dict[Scalar, int]] = {}
+
+    def _classify(self, switches: Switches) -> None:
+        """Fills the masks that follow from the devices alone."""
+        for member in self.members:
+            first = self.firsts.get(member.name)
+            if first is None:
+                continue
+            every = ((1 << len(member.devices)) - 1) << first
+            if member.per_device:
+                self.per_device |= every
+            if member.slice.spec.skipNodeOperations:
+                self.skip |= every
+            bit = 1 << first
+            for record in member.devices:
+                if record.multi and switches.ConsumableCapacity:
+                    self.multi |= bit
+                device = record.device
+                if device.consumesCounters:
+                    self.with_counters |= bit
+                    self.groups = self.groups or (member.grouped and switches.CompatibilityGroups)
+                if record.blocking:
+                    self.tainted |= bit
+                if record.binding:
+                    self.binding |= bit
+                if device.capacity:
+                    for capacity in device.capacity.values():
+                        if capacity.requestPolicy is not None or capacity.value[:1] == "-":
+                            self.whole &= ~bit
+                            break
+                bit <<= 1
 
     def on_node(self, targets: int, labels: dict[str, str], name: str) -> int:
         """Those of the targeted positions whose own node fields select the node too."""
@@ -211,6 +225,8 @@ class Base:
 
     def unknown_counter(self, positions: int) -> str | None:
         """A device among ``positions`` that draws on a counter which no member declares, described."""
+        if not positions & self.with_counters:
+            return None
         known: dict[str, set[str]] = {}
         for set_name, counter in self.counter_names:
             known.setdefault(set_name, set()).add(counter)
@@ -465,7 +481,7 @@ class Pool:
         if len(members) != want:
             detail = f"pool {self.key[1]} of {self.key[0]} has {len(members)} of {want} slices"
             return PoolView(base, targets, "incomplete", detail)
-        binding = any(base.devices[position].binding for position in bits(targets))
+        binding = bool(base.binding & targets)
         fault = self._fault(base, targets)
         if fault is not None:
             return PoolView(base, targets, "invalid", f"pool {self.key[1]} of {self.key[0]}: {fault}", binding)

@@ -24,6 +24,9 @@ from drakkar.api.semver import Semver
 from drakkar.inventory.devices import DeviceRecord, SliceRecord
 from drakkar.inventory.pools import Base, Pool
 
+#: New rows from which on they are asked about all together, which needs numpy.
+_MANY: Final = 4096
+
 #: What a selector says about a device.
 NO: Final = 1
 YES: Final = 2
@@ -67,52 +70,73 @@ class Cel(Protocol):
         ...
 
 
+class _Interned(dict[Any, int]):
+    """Value → number; a value that is new gets the next one."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = number = len(self)
+        return number
+
+
 class Column:
     """Numbers that stand for values; 0 is absent."""
 
-    __slots__ = ("codes", "interned", "read")
+    __slots__ = ("codes", "interned", "read", "versions")
 
     def __init__(self, read: Read) -> None:
         self.read = read
         self.codes: array[int] = array("i")
-        self.interned: dict[Any, int] = {None: 0}
+        self.interned: dict[Any, int] = _Interned({None: 0})
+        #: Whether some attribute in the column is a version.
+        self.versions = False
 
     def extend(self, rows: list[DeviceRecord]) -> None:
         """Adds the rows behind those that the column has."""
-        value_of = _READERS[self.read[0]]
-        interned, codes, read = self.interned, self.codes, self.read
-        for row in rows[len(codes) :]:
-            value = value_of(row, read)
-            code = interned.get(value)
-            if code is None:
-                code = interned[value] = len(interned)
-            codes.append(code)
+        start = len(self.codes)
+        if start == len(rows):
+            return
+        known = len(self.interned)
+        values = _READERS[self.read[0]](rows[start:] if start else rows, self.read)
+        self.codes.extend(map(self.interned.__getitem__, values))
+        if self.read[0] == "attributes" and not self.versions and len(self.interned) > known:
+            fresh = list(self.interned)[known:]
+            self.versions = any(type(value) is tuple and value[_VERSION] is not None for value in fresh)
 
 
-def _driver(row: DeviceRecord, _read: Read) -> Any:
-    return row.slice.driver
+def _drivers(rows: list[DeviceRecord], _read: Read) -> list[Any]:
+    return [row.slice.driver for row in rows]
 
 
-def _multi(row: DeviceRecord, _read: Read) -> Any:
-    return row.device.allowMultipleAllocations
+def _multi(rows: list[DeviceRecord], _read: Read) -> list[Any]:
+    return [row.device.allowMultipleAllocations for row in rows]
 
 
-def _lookup(values: dict[str, Any] | None, row: DeviceRecord, read: Read) -> Any:
-    if not values:
-        return None
-    domain, name = read[1], read[2]
-    found = values.get(f"{domain}/{name}")
-    if found is None and domain == row.slice.driver:
-        found = values.get(name)
-    return found
+def _attributes(rows: list[DeviceRecord], read: Read) -> list[Any]:
+    """A string stands for itself, any other value for all fields of its attribute."""
+    _, domain, name = read
+    qualified = f"{domain}/{name}"
+    values: list[Any] = []
+    for row in rows:
+        attributes = row.device.attributes
+        found: DeviceAttribute | None = None
+        if attributes:
+            found = attributes.get(qualified)
+            if found is None and row.slice.driver == domain:
+                found = attributes.get(name)
+        if found is None:
+            values.append(None)
+        elif found.string is not None:
+            values.append(found.string)
+        else:
+            values.append(_fields(found))
+    return values
 
 
-def _attribute(row: DeviceRecord, read: Read) -> Any:
-    found: DeviceAttribute | None = _lookup(row.device.attributes, row, read)
-    if found is None:
-        return None
-    if found.string is not None:
-        return ("s", found.string)
+#: Place of the version in what stands for an attribute.
+_VERSION: Final = 2
+
+
+def _fields(found: DeviceAttribute) -> tuple[Any, ...]:
     return (
         found.int,
         found.bool,
@@ -124,20 +148,30 @@ def _attribute(row: DeviceRecord, read: Read) -> Any:
     )
 
 
-def _capacity(row: DeviceRecord, read: Read) -> Any:
-    found = _lookup(row.device.capacity, row, read)
-    return None if found is None else found.value
+def _capacities(rows: list[DeviceRecord], read: Read) -> list[Any]:
+    _, domain, name = read
+    qualified = f"{domain}/{name}"
+    values: list[Any] = []
+    for row in rows:
+        capacity = row.device.capacity
+        found = None
+        if capacity:
+            found = capacity.get(qualified)
+            if found is None and row.slice.driver == domain:
+                found = capacity.get(name)
+        values.append(None if found is None else found.value)
+    return values
 
 
-def _damaged(row: DeviceRecord, _read: Read) -> Any:
-    return row if is_damaged(row) else None
+def _damaged(rows: list[DeviceRecord], _read: Read) -> list[Any]:
+    return [row if is_damaged(row) else None for row in rows]
 
 
-_READERS: Final[dict[str, Callable[[DeviceRecord, Read], Any]]] = {
-    "driver": _driver,
+_READERS: Final[dict[str, Callable[[list[DeviceRecord], Read], list[Any]]]] = {
+    "driver": _drivers,
     "multi": _multi,
-    "attributes": _attribute,
-    "capacity": _capacity,
+    "attributes": _attributes,
+    "capacity": _capacities,
     "damaged": _damaged,
 }
 _DAMAGED: Final[Read] = ("damaged",)
@@ -146,7 +180,8 @@ _VALUELESS: Final = DeviceAttribute()
 
 def is_damaged(row: DeviceRecord) -> bool:
     """Whether some attribute or capacity of the device cannot be turned into a CEL value."""
-    for attribute in (row.device.attributes or {}).values():
+    device = row.device
+    for attribute in (device.attributes or {}).values():
         if attribute.string is not None or attribute.int is not None or attribute.bool is not None:
             continue
         versions = attribute.versions or ()
@@ -159,7 +194,7 @@ def is_damaged(row: DeviceRecord) -> bool:
                 Semver.parse(version)
             except ParseError:
                 return True
-    return any(not _is_quantity(capacity.value) for capacity in (row.device.capacity or {}).values())
+    return bool(device.capacity) and not all(_is_quantity(capacity.value) for capacity in device.capacity.values())
 
 
 @lru_cache(maxsize=4096)
@@ -207,6 +242,11 @@ class Selector:
                 answer = self._evaluate(row, table)
                 self.results.append(ERROR if isinstance(answer, Exception) else YES if answer else NO)
             return
+        if len(rows) - start >= _MANY:
+            together = table.together(self.program, start)
+            if together is not None:
+                self.results.extend(together)
+                return
         for column in self._columns:
             column.extend(rows)
         memo = self._memo
@@ -223,8 +263,18 @@ class Selector:
         """The answer for one device, or the error that the expression ends in."""
         number = table.row_of(row)
         if self._columns is not None and number is not None and number < len(self.results):
-            known = self._errors.get(tuple(column.codes[number] for column in self._columns))
-            return self.results[number] == YES if known is None else known
+            if self.results[number] != ERROR:
+                return self.results[number] == YES
+            for column in self._columns:
+                column.extend(table.rows)
+            key = tuple(column.codes[number] for column in self._columns)
+            known = self._errors.get(key)
+            if known is None:
+                answer = self._evaluate(row, table)
+                if isinstance(answer, Exception):
+                    self._errors[key] = answer.with_traceback(None)
+                return answer
+            return known
         return self._evaluate(row, table)
 
     def _evaluate(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
@@ -257,6 +307,8 @@ class SelectorTable:
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation | Exception] = {}
         self._limit = limit
+        #: The rows that were last asked about together, see :mod:`drakkar.inventory.fleet`.
+        self._fleet: object = None
 
     def column(self, read: Read) -> Column:
         """The column for something that expressions read."""
@@ -274,6 +326,19 @@ class SelectorTable:
             found = Selector(text, self)
         self._selectors[text] = found
         return found
+
+    def together(self, program: Program, start: int) -> bytes | None:
+        """What a program says about all rows from ``start`` on; None when it can only be asked one by one."""
+        from drakkar.cel.program import Program as Compiled
+
+        if not isinstance(program, Compiled):
+            return None
+        from drakkar.inventory.fleet import Fleet
+
+        fleet = self._fleet
+        if not isinstance(fleet, Fleet) or fleet.start != start or fleet.end != len(self.rows):
+            fleet = self._fleet = Fleet(self, start)
+        return fleet.answers(program)
 
     def derive(self, text: str, record: DeviceRecord) -> DeviceAttribute | Exception:
         """A derived attribute of a device, or the error that its expression ends in."""
@@ -339,11 +404,10 @@ class SelectorTable:
         return yes, error
 
 
+_BITS: Final = {wanted: bytes(49 if answer == wanted else 48 for answer in range(256)) for wanted in (YES, ERROR)}
+
+
 def _mask(answers: bytearray, wanted: int) -> int:
     if wanted not in answers:
         return 0
-    mask = 0
-    for position, answer in enumerate(answers):
-        if answer == wanted:
-            mask |= 1 << position
-    return mask
+    return int(answers[::-1].translate(_BITS[wanted]), 2)
