@@ -22,17 +22,21 @@ class Request:
     body: bytes = b""
     #: Subject of a verified client certificate: (common name, organizations), or None.
     peer: tuple[str, tuple[str, ...]] | None = None
+    #: Whether the caller takes a long body in pieces, as ``Response.stream``.
+    pieces: bool = False
 
 
 @dataclass(slots=True)
 class Response:
-    """What the server answers: either ``body`` or, for watches, ``stream`` is used."""
+    """What the server answers: ``body``, or ``stream`` for watches and, where the request takes pieces, long bodies."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
     #: Yields chunks as they become available; closing it (``aclose``) ends the watch.
     stream: AsyncIterator[bytes] | None = None
+    #: Whether ``stream`` is one long body, which is there already, and no watch.
+    whole: bool = False
 
 
 #: The API server as a function; `drakkar.apiserver` provides one, the in-memory transport calls it.

@@ -41,6 +41,16 @@ def _gzip(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
+async def _gzipped(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The stream compressed, in a thread."""
+    loop = asyncio.get_running_loop()
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    async for piece in stream:
+        if packed := await loop.run_in_executor(None, packer.compress, piece):
+            yield packed
+    yield packer.flush()
+
+
 class Application:
     """The ASGI application around a handler."""
 
@@ -72,10 +82,15 @@ class Application:
             headers=headers,
             body=body,
             peer=scope["state"].get("peer"),
+            pieces=True,
         )
         response = await self._handler(request)
-        if response.stream is not None:
-            await _stream(send, receive, response, response.stream)
+        stream = response.stream
+        if stream is not None:
+            if response.whole and "gzip" in headers.get("accept-encoding", ""):
+                response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
+                stream = _gzipped(stream)
+            await _stream(send, receive, response, stream)
         else:
             await _send(send, response, headers)
 

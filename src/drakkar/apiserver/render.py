@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,8 @@ from drakkar.apiserver.negotiate import JSON, PLAIN, YAML, Form
 from drakkar.apiserver.views import View
 
 _encode = msgspec.json.Encoder().encode
+#: Objects of a list that go out in one piece.
+_AT_A_TIME = 64
 
 
 class _MetadataOnly(msgspec.Struct):
@@ -58,22 +60,32 @@ class Renderer:
 
     def many(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> bytes:
         """A list."""
+        return b"".join(self.pieces(view, entries, metadata))
+
+    def pieces(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> Iterator[bytes]:
+        """A list, some hundred objects at a time."""
         kind = self.form.kind
         if kind == "table":
-            return _encode(self._table(view, entries, metadata, True))
+            yield _encode(self._table(view, entries, metadata, True))
+            return
+        single = b""
         if kind == "metadata":
             single = self._metadata_head("PartialObjectMetadata")[1:]
             head = self._metadata_head("PartialObjectMetadataList")
-            items = [
-                single + b'"metadata":' + bytes(_metadata.decode(b"{" + entry.tail).metadata) + b"}"
-                for entry in entries
-            ]
         else:
-            served = view.served
-            head = _head(served.kind + "List", served.api_version)
-            items = [view.tail(entry) for entry in entries]
-        items_json = b"[{" + b",{".join(items) + b"]" if items else b"[]"
-        return head + b'"metadata":' + _encode(metadata) + b',"items":' + items_json + b"}"
+            head = _head(view.served.kind + "List", view.served.api_version)
+        head += b'"metadata":' + _encode(metadata) + b',"items":['
+        for begin in range(0, len(entries), _AT_A_TIME):
+            some = entries[begin : begin + _AT_A_TIME]
+            if kind == "metadata":
+                items = [
+                    single + b'"metadata":' + bytes(_metadata.decode(b"{" + entry.tail).metadata) + b"}"
+                    for entry in some
+                ]
+            else:
+                items = [view.tail(entry) for entry in some]
+            yield (b",{" if begin else head + b"{") + b",{".join(items)
+        yield b"]}" if entries else head + b"]}"
 
     def bookmark(self, view: View, metadata: Mapping[str, Any]) -> bytes:
         """The object of a BOOKMARK event."""

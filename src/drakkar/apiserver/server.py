@@ -6,10 +6,11 @@ verb; whatever goes wrong inside is a :class:`StatusError` and becomes the answe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -49,6 +50,8 @@ _encode = msgspec.json.Encoder().encode
 
 #: Largest body of a request, in bytes.
 BODY_LIMIT = 3 << 20
+#: Lists of at least this many bytes go out in pieces, to callers that take pieces.
+PIECES_FROM = 1 << 20
 #: Characters of one warning, and of all warnings of an answer.
 MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 #: Requests in progress beyond which further ones are put off; watches do not count.
@@ -234,6 +237,9 @@ class ApiServer:
         renderer = self._renderer(request, options)
         selection = self._selection(view, info, options)
         entries, metadata = select(self.state, view, selection, options)
+        if request.pieces and not renderer.form.yaml and sum(len(entry.tail) for entry in entries) >= PIECES_FROM:
+            headers = {**_HEADERS, "content-type": renderer.content_type}
+            return Response(200, headers, stream=_flow(renderer.pieces(view, entries, metadata)), whole=True)
         body = renderer.finish(renderer.many(view, entries, metadata))
         return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
 
@@ -470,6 +476,13 @@ class ApiServer:
         found = self.catalog.find(group, version, plural)
         assert found is not None
         return found
+
+
+async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces one by one; whoever else waits gets a turn in between."""
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
 
 
 def _no_agent(info: RequestInfo) -> StatusError:

@@ -7,12 +7,14 @@ import gzip
 import json
 import socket
 import ssl
+import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.wire import Request
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
 from drakkar.client.clock import SystemClock
 from tests.unit.apiserver.core.test_writes import CONFIGMAPS
@@ -104,6 +106,43 @@ def test_large_answers_are_compressed_on_request(tmp_path: Path) -> None:
         _, headers, plain = await client.ask("GET", f"{CONFIGMAPS}/big")
         assert "content-encoding" not in headers
         assert gzip.decompress(packed) == plain
+
+    play(tmp_path, scene)
+
+
+def test_long_lists_go_out_in_pieces_and_are_what_short_ones_are(tmp_path: Path) -> None:
+    async def scene(server: ApiServer, serving: Serving, pki: Pki | None) -> None:
+        token = server.token("admin", "system:masters")
+        headers = {"authorization": f"Bearer {token}"}
+        for number in range(70):
+            obj = {"metadata": {"name": f"c{number}"}, "data": {"k": "v" * 20_000}}
+            made = await server.handle(Request("POST", CONFIGMAPS, (), headers, json.dumps(obj).encode()))
+            assert made.status == 201
+        for accept in ("application/json", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"):
+            headers["accept"] = accept
+            whole = await server.handle(Request("GET", CONFIGMAPS, (), headers))
+            assert len(json.loads(whole.body)["items"]) >= 70
+            taken = await server.handle(Request("GET", CONFIGMAPS, (), headers, pieces=True))
+            assert taken.stream is not None
+            assert taken.whole
+            parts = [part async for part in taken.stream]
+            assert len(parts) > 2
+            assert b"".join(parts) == whole.body
+        client = Plain(serving, None, token)
+        _, sent, packed = await client.ask("GET", CONFIGMAPS, accept_encoding="gzip")
+        assert sent["content-encoding"] == "gzip"
+        assert sent["transfer-encoding"] == "chunked"
+        lengths, rest = 0, packed
+        unpacked = zlib.decompressobj(31)
+        text = b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            text += unpacked.decompress(rest[: int(size, 16)])
+            lengths += int(size, 16)
+            rest = rest[int(size, 16) + 2 :]
+        assert unpacked.eof
+        assert lengths < 50_000
+        assert len(json.loads(text)["items"]) >= 70
 
     play(tmp_path, scene)
 
