@@ -1,0 +1,50 @@
+"""Container Device Interface 0.3.0 to 1.0.0: the files by which a driver says what a container with a device gets."""
+
+from drakkar.plugin.cdi.apply import HostNode, apply_edits, host_node
+from drakkar.plugin.cdi.folders import DEFAULT_FOLDERS, SpecFolders, file_name, read_spec, remove_spec, write_spec
+from drakkar.plugin.cdi.spec import (
+    VERSIONS,
+    CdiDevice,
+    CdiError,
+    ContainerEdits,
+    DeviceNode,
+    Hook,
+    IntelRdt,
+    Mount,
+    Spec,
+    build,
+    decode,
+    device_id,
+    encode,
+    parse_device_id,
+    problems,
+    required_version,
+)
+
+__all__ = [
+    "DEFAULT_FOLDERS",
+    "VERSIONS",
+    "CdiDevice",
+    "CdiError",
+    "ContainerEdits",
+    "DeviceNode",
+    "Hook",
+    "HostNode",
+    "IntelRdt",
+    "Mount",
+    "Spec",
+    "SpecFolders",
+    "apply_edits",
+    "build",
+    "decode",
+    "device_id",
+    "encode",
+    "file_name",
+    "host_node",
+    "parse_device_id",
+    "problems",
+    "read_spec",
+    "remove_spec",
+    "required_version",
+    "write_spec",
+]

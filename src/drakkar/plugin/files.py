@@ -1,0 +1,51 @@
+"""Files that are either the old one or the new one, also after a power cut."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `content` and return once both the file and its name are durable.
+
+    The temporary file lies in the same folder under a name that begins with a dot, so that no reader of specs or
+    checkpoints takes it for one. Raises OSError; then `path` is what it was before.
+    """
+    temporary = _temporary(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> bool:
+    """Remove a file for good, and what a crash left of a write to it; False when it was not there."""
+    _temporary(path).unlink(missing_ok=True)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    sync_folder(path.parent)
+    return True
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
