@@ -574,6 +574,9 @@ class Registry:
     ) -> Entry:
         stored, table = view.stored, view.table
         value = table.value(obj)
+        limit = self.committer.backend.value_limit
+        if limit is not None and len(value) > limit:
+            raise StatusError(status.entity_too_large(f"the store takes objects of at most {limit} bytes"))
         new = table.entry(obj, value, 0)
         if dry_run:
             kept = entry.revision if entry is not None else 0

@@ -57,6 +57,9 @@ class Record(NamedTuple):
 class Backend(Protocol):
     """A store that is open. One process writes to it at a time."""
 
+    #: Most bytes of a value, None without a limit; a commit of more fails, so look before.
+    value_limit: int | None
+
     @property
     def revision(self) -> int:
         """Revision of the newest write, or a higher one that no write will get."""

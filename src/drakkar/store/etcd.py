@@ -113,6 +113,8 @@ class EtcdBackend:
     Opening and :meth:`load` block, as reading a file would. Raises StoreProblem.
     """
 
+    value_limit: int | None = VALUE_LIMIT
+
     def __init__(self, url: str):
         self.address = address = Address.parse(url)
         self._credentials = address.credentials()

@@ -11,6 +11,8 @@ from drakkar.store.base import Conflict, History, Record, StoreFailed, Write
 class MemoryBackend:
     """A dict with revisions. It outlives the server on top of it: a second server may load it again."""
 
+    value_limit: int | None = None
+
     def __init__(self) -> None:
         self._data: dict[str, tuple[int, bytes]] = {}
         #: Keys of writes that are not durable, with their revisions.

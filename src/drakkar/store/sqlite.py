@@ -62,6 +62,8 @@ class SqliteBackend:
     crashes; the rest stays consistent. Raises StoreProblem, having changed nothing.
     """
 
+    value_limit: int | None = None
+
     def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "FULL"):
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
