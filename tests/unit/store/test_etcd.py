@@ -14,7 +14,7 @@ import pytest
 
 from drakkar.api.errors import EnvironmentProblem, UsageError
 from drakkar.apiserver.opening import open_etcd
-from drakkar.store import Conflict, Record, StoreFailed, Write
+from drakkar.store import Compacted, Conflict, Record, StoreFailed, Write, etcd
 from drakkar.store import etcdwire as wire
 from drakkar.store.etcd import VALUE_LIMIT, Address, EtcdBackend
 from drakkar.store.problems import StoreProblem
@@ -104,6 +104,27 @@ def test_another_format_is_refused(url: str) -> None:
     asyncio.run(run())
     with pytest.raises(StoreProblem, match="has format 2, this Drakkar knows 1"):
         EtcdBackend(url)
+
+
+@pytest.mark.slow
+def test_old_history_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd, "_HISTORY", 0.0)
+
+    async def run() -> None:
+        store = EtcdBackend(url)
+        start = store.revision
+        for value in (b"1", b"2", b"3"):
+            await store.commit([Write("/a", None, value)])
+        # The worker compacts after it has answered.
+        async with asyncio.timeout(5):
+            while store._worker is not None:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Compacted):
+            await anext(aiter(store.changes(start)))
+        assert [record.value for record in store.load()] == [b"3"]
+        await store.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.slow
