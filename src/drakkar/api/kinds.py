@@ -69,6 +69,9 @@ RESOURCECLAIMTEMPLATE = Kind(
 RESOURCESLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", False, resource.ResourceSlice)
 DEVICECLASS = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", False, resource.DeviceClass)
 DEVICETAINTRULE = Kind("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", False, resource.DeviceTaintRule)
+RESOURCEPOOLSTATUSREQUEST = Kind(
+    "resource.k8s.io", "v1alpha3", "ResourcePoolStatusRequest", "resourcepoolstatusrequests", False
+)
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,

@@ -28,6 +28,7 @@ from drakkar.controllers.nodeeviction import NodeEviction
 from drakkar.controllers.nodelifecycle import NodeLifecycle
 from drakkar.controllers.nodeloss import NodeLoss
 from drakkar.controllers.podgroups import PodGroups
+from drakkar.controllers.poolstatus import PoolStatus
 from drakkar.controllers.quotas import Quotas
 from drakkar.controllers.replicasets import ReplicaSets
 from drakkar.controllers.statefulsets import StatefulSets
@@ -80,6 +81,7 @@ CONTROLLERS: dict[str, Factory] = {
     "statefulsets": lambda client, clock, s: StatefulSets(client, clock),
     "disruption": lambda client, clock, s: Disruption(clock),
     "quotas": lambda client, clock, s: Quotas(client, clock),
+    "poolstatus": lambda client, clock, s: PoolStatus(clock, rules=s.device_taint_rules),
     "garbage": lambda client, clock, s: Garbage(client, s.garbage_kinds),
     "namespaces": lambda client, clock, s: Namespaces(client),
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),

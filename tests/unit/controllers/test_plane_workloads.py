@@ -16,12 +16,14 @@ from drakkar.api.kinds import (
     POD,
     PODDISRUPTIONBUDGET,
     REPLICASET,
+    RESOURCEPOOLSTATUSREQUEST,
     RESOURCEQUOTA,
+    RESOURCESLICE,
     STATEFULSET,
 )
 from drakkar.client import Client
 from tests.support.eventually import eventually
-from tests.unit.controllers.objects import node, workload
+from tests.unit.controllers.objects import node, slice_, workload
 from tests.unit.controllers.test_plane import gone, items, run
 
 REVISION = "deployment.kubernetes.io/revision"
@@ -191,5 +193,19 @@ def test_budget_and_quota_count() -> None:
                 lambda: client.get(RESOURCEQUOTA, "q", "default"),
                 lambda found: found["status"]["used"]["pods"] == "0",
             )
+
+    run(story)
+
+
+def test_a_question_about_pools_is_answered() -> None:
+    async def story(client: Client) -> None:
+        await client.create(RESOURCESLICE, slice_())
+        await client.create(RESOURCEPOOLSTATUSREQUEST, {"metadata": {"name": "r"}, "spec": {"driver": "drv"}})
+        found = await eventually(
+            lambda: client.get(RESOURCEPOOLSTATUSREQUEST, "r"), lambda request: request.get("status")
+        )
+        (pool,) = found["status"]["pools"]
+        assert (pool["totalDevices"], pool["availableDevices"], pool["allocatedDevices"]) == (1, 1, 0)
+        assert found["status"]["conditions"][0]["type"] == "Complete"
 
     run(story)
