@@ -131,7 +131,9 @@ class SlicePublisher:
             if update is None:
                 continue  # it is as it should be, or goes
             wanted = _digest(update.body["spec"])
-            if last is not None and last[0] != version and last[1] == wanted:
+            # Where the content is there already, only the generation goes up: another slice of the pool is missing.
+            lasted = _digest(msgspec.to_builtins(found.spec)) == wanted
+            if last is not None and last[0] != version and last[1] == wanted and not lasted:
                 futile.append(name)
             else:
                 self._tried[key, name] = (version, wanted)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from drakkar.api.features import Features
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.api.resource import v1
-from drakkar.client import Caches, Client, Runner
+from drakkar.client import Caches, Client, Create, Patch, Runner
 from drakkar.driver import Pool, SliceContent, SlicePublisher
 from tests.support.eventually import eventually, memory_plane
 
@@ -80,6 +81,48 @@ def test_fields_that_the_server_drops_are_reported_and_not_written_for_ever(prob
 
     asyncio.run(story())
     assert "does not keep all fields" in problems[0]
+
+
+class HandClock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def test_a_slice_that_goes_while_its_sibling_is_created_is_no_dropped_field(
+    problems: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Both slices of a pool were deleted, one after the other: the first one is back, now the second one is missing."""
+    contents = tuple(SliceContent(devices=(v1.Device(name=name),)) for name in "ab")
+    pool = Pool("p", contents, all_nodes=True)
+    clock = HandClock()
+    publisher = SlicePublisher(
+        DRIVER, lambda name, found: pool, clock, on_problem=lambda p, text: problems.append(text)
+    )
+    present: list[v1.ResourceSlice] = []
+    monkeypatch.setattr(publisher, "slices", lambda key: present)
+    first, second = publisher.reconcile("p")
+    assert isinstance(first, Create)
+    assert isinstance(second, Create)
+    metadata = {"name": first.obj["metadata"]["generateName"] + "abcde", "uid": "u", "resourceVersion": "5"}
+    present.append(msgspec.convert({**first.obj, "metadata": metadata}, v1.ResourceSlice))
+    clock.now += 3
+    patch, create = publisher.reconcile("p")
+    assert problems == []
+    assert isinstance(patch, Patch)
+    assert patch.body["spec"]["pool"]["generation"] == 2
+    assert isinstance(create, Create)
+    assert create.obj["metadata"]["generateName"].startswith("00001-")
 
 
 async def listed(client: Client) -> list[v1.ResourceSlice]:
