@@ -79,7 +79,6 @@ class Registry:
         self.rng = rng
         self.features = features
         self.stamps = Stamps(clock)
-        self._expressions = Expressions(features)
         #: Told of every write of an object that lives for a time only.
         self.on_passing: Callable[[View, str, int], None] | None = None
         self._views: dict[Served, View] = {}
@@ -481,9 +480,10 @@ class Registry:
         served, stored = view.served, view.stored
         validator = kinds.validator_for(stored.group, stored.kind)
         if validator is not None:
+            expressions = Expressions(self.features)
             context = ValidationContext(
-                check_selector=self._expressions.selector,
-                check_derived_attribute=self._expressions.derived_attribute,
+                check_selector=expressions.selector,
+                check_derived_attribute=expressions.derived_attribute,
                 features=self.features,
                 namespace_labels=self._namespace_labels(obj["metadata"].get("namespace") or ""),
                 version=served.version,

@@ -383,3 +383,27 @@ async def _test_a_node_makes_only_what_is_its_own() -> None:
     assert (await ask(node, "DELETE", slices, query={"fieldSelector": "spec.nodeName=n"})).status == 200
     assert (await ask(node, "GET", slices, headers={"impersonate-group": "system:masters"})).status == 400
     await api.close()
+
+
+def test_selectors_of_a_claim_are_bounded_together() -> None:
+    asyncio.run(_test_selectors_of_a_claim_are_bounded_together())
+
+
+async def _test_selectors_of_a_claim_are_bounded_together() -> None:
+    api = await Api.start()
+    texts = [" && ".join([f'device.driver != "x{number}"'] * 90) for number in range(32 * 32)]
+    requests = [
+        {
+            "name": f"r{number}",
+            "exactly": {
+                "deviceClassName": "tpu",
+                "selectors": [{"cel": {"expression": text}} for text in texts[number * 32 : number * 32 + 32]],
+            },
+        }
+        for number in range(32)
+    ]
+    body = json.dumps({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}).encode()
+    answer = await ask(api, "POST", f"/apis/{DRA}/v1/namespaces/default/resourceclaims", body)
+    assert answer.status == 422
+    assert b"all expressions of an object together" in answer.body
+    await api.close()
