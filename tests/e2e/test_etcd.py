@@ -13,10 +13,12 @@ import pytest
 
 from drakkar.api import kinds
 from drakkar.api.errors import ApiError
+from drakkar.cli.manifests import apply, read_objects
 from drakkar.cli.target import connect
 from drakkar.client import Client, Unreachable
 from tests.support.etcd import Etcd, running_etcd
-from tests.support.plane import Up
+from tests.support.plane import FAST, Up
+from tests.support.shared import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 LOST = (ApiError, Unreachable, OSError, asyncio.TimeoutError)
@@ -122,6 +124,29 @@ def test_a_second_server_takes_over(tmp_path: Path, etcd: Etcd) -> None:
         assert first.wait_dead(10) == 1, first.output
         assert "taken over" in first.output
         asyncio.run(write(second))
+
+
+def test_a_job_gets_its_slice(tmp_path: Path, etcd: Etcd) -> None:
+    """Scheduler, controllers, nodes and driver on etcd; the pods are still there after kill -9."""
+
+    async def running(up: Up, *manifests: str) -> set[str]:
+        async with connect(up.kubeconfig) as client, asyncio.timeout(40):
+            for manifest in manifests:
+                for obj in read_objects(ROOT / "examples" / "tpu" / manifest):
+                    await apply(client, obj)
+            while True:
+                pods = (await client.list(kinds.POD, "default")).items
+                found = {pod["metadata"]["uid"] for pod in pods if pod["status"].get("phase") == "Running"}
+                if len(found) == 4:
+                    return found
+                await asyncio.sleep(0.05)
+
+    up = Up(tmp_path / "data", "--store", etcd.url, "--fleet", "tpu-16", *FAST)
+    up.start()
+    pods = asyncio.run(running(up, "deviceclass.yaml", "claim.yaml", "job.yaml"))
+    up.kill()
+    with up:
+        assert asyncio.run(running(up)) == pods
 
 
 def test_no_etcd_there(tmp_path: Path) -> None:
