@@ -223,7 +223,8 @@ class _Attempt:
     ) -> Decision | None:
         refused: list[str] = []
         most = highest(wanted)
-        best: tuple[int, Placement] | None = None
+        # How good a placement is: first alternatives taken, and whether all hosts of its devices are fit.
+        best: tuple[tuple[int, bool], Placement] | None = None
         found = 0
         if most:
             names = self._first_choices_first(wanted, names)
@@ -236,12 +237,12 @@ class _Attempt:
             outcome = problem.solve(node.name)
             if isinstance(outcome, Fits):
                 allocations = tuple(zip(wanted, outcome.allocations, strict=True))
-                cramped = self._cramped(allocations)
+                cramped, whole = self._reach(allocations)
                 if cramped is not None:
                     self.refusals[cramped] += 1
                     continue
-                got = taken(allocations) if most else 0
-                if got == most:
+                got = (taken(allocations) if most else 0, whole)
+                if got == (most, True):
                     return self._placement(node.name, allocations, extended)
                 found += 1
                 if best is None or got > best[0]:
@@ -293,9 +294,14 @@ class _Attempt:
         served = f" for {', '.join(sorted(self.missing))}" if self.missing else ""
         return f"cannot allocate all claims{served} ({reason.reason}: {reason.message.rstrip('.')})"
 
-    def _cramped(self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]]) -> str | None:
-        """Why the claim's other waiting pods would not all find room next to these devices."""
+    def _reach(
+        self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]]
+    ) -> tuple[str | None, bool]:
+        """Why the claim's other waiting pods would not all find room next to these devices, and whether every
+        host of the devices could take a pod: more pods of the claim may come than wait now.
+        """
         limits = {uid_of(claim): limit for claim, limit in self.limited}
+        whole = True
         for claim, allocation in allocations:
             limit = limits.get(uid_of(claim))
             if limit is None or allocation.nodeSelector is None:
@@ -305,21 +311,18 @@ class _Attempt:
             room = 0
             for name in self.cluster.node_names() if named is None else named:
                 node = self.cluster.nodes.get(name)
-                if (
-                    node is not None
-                    and node.ready
-                    and node_selector_matches(allocation.nodeSelector, node.labels, name)
-                    and unfit(self.pod, node, self.missing) is None
-                ):
+                if node is not None and not node_selector_matches(allocation.nodeSelector, node.labels, name):
+                    continue
+                if node is not None and node.ready and unfit(self.pod, node, self.missing) is None:
                     room += limit
-                    if room >= waiting:
-                        break
+                else:
+                    whole = False
+                if room >= waiting and (named is None or not whole):
+                    break
             if room < waiting:
-                return (
-                    f"node(s) whose devices reach hosts with room for only {room} of the {waiting} pods "
-                    f"of claim {name_of(claim)}"
-                )
-        return None
+                text = f"room for only {room} of the {waiting} pods of claim {name_of(claim)}"
+                return f"node(s) whose devices reach hosts with {text}", whole
+        return None, whole
 
     # nodes
 

@@ -14,12 +14,14 @@ DRIVER = "gpu.example.com"
 Taints = tuple[dict[str, str], ...]
 
 
-def node(name: str, *, taints: Taints = (), ready: str = "True", **allocatable: str) -> dict[str, Any]:
+def node(
+    name: str, *, taints: Taints = (), ready: str = "True", unschedulable: bool = False, **allocatable: str
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "uid": f"node-{name}", "labels": {"kubernetes.io/hostname": name}},
-        "spec": {"taints": [*taints]},
+        "spec": {"taints": [*taints], "unschedulable": unschedulable},
         "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]},
     }
 

@@ -287,3 +287,12 @@ def test_a_shape_is_not_chosen_when_its_hosts_cannot_take_the_pods() -> None:
 def test_a_nonsense_limit_is_an_obstacle() -> None:
     state = two_pairs(claim("c", annotations={"drakkar.dev/pods-per-node": "many"}), pod("p", "c"))
     assert "drakkar.dev/pods-per-node='many' is not a positive number" in pending(state, pod("p", "c")).message
+
+
+def test_a_shape_with_all_its_hosts_fit_is_preferred_to_one_with_a_cordoned_host() -> None:
+    state = two_pairs(claim("c", annotations=ONE_PER_NODE), pod("p0", "c"))
+    state.set_node(node("h1", unschedulable=True))
+    assert devices(placed(state, pod("p0", "c"))) == ["shape-1"]
+    state.set_node(node("h3", unschedulable=True))
+    # One pod waits, one host of each shape can take it: better than not to run at all.
+    assert placed(state, pod("p0", "c")).node in ("h0", "h2")
