@@ -1,0 +1,227 @@
+"""Preparing claims on a node: everything between the kubelet's call and the code of a driver.
+
+A driver says what containers get for a device (:class:`Driver`); :class:`Preparer` reads and checks the claim, decodes
+configs strictly, keeps the record of what was done, writes the CDI file and answers the same when asked again.
+"""
+
+import fcntl
+import logging
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from drakkar.api.resource import v1
+from drakkar.plugin import cdi, wire
+from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
+
+logger = logging.getLogger(__name__)
+
+_STRIPES = 256
+
+
+class PrepareError(Exception):
+    """A claim cannot be prepared or unprepared; the message goes to the kubelet and into the pod's events."""
+
+
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the claim, and the configs for it, decoded, from the least to the most important."""
+
+    result: v1.DeviceRequestAllocationResult
+    configs: list[msgspec.Struct] = []
+
+
+class Driver(ABC):
+    """What a driver brings. Calls for different claims come from several threads at once, for one claim never."""
+
+    #: The driver's name in slices and classes.
+    name: str
+    #: `(apiVersion, kind)` of opaque parameters → struct; structs must forbid unknown fields.
+    configs: Mapping[tuple[str, str], type[msgspec.Struct]] = {}
+
+    @abstractmethod
+    def prepare(self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> Sequence[cdi.ContainerEdits]:
+        """Set the devices up and say what a container gets for each, in their order (empty edits: nothing).
+
+        May be called again for a claim after a crash or a reboot. Raises PrepareError.
+        """
+
+    @abstractmethod
+    def unprepare(self, namespace: str, name: str, uid: str, devices: Sequence[PreparedDevice]) -> None:
+        """Undo `prepare`, also a half one. `devices` is empty when the record was torn. Raises PrepareError."""
+
+
+#: Reads a claim by namespace and name, now and not from a cache; None when there is none.
+ReadClaim = Callable[[str, str], v1.ResourceClaim | None]
+
+
+class Preparer:
+    """Answers the DRA service for one driver on one node; fits `plugin.grpc_server.dra_services`.
+
+    `folder` is shared by the two instances of a rolling upgrade; a lock file in it keeps them apart claim by claim.
+    """
+
+    def __init__(
+        self, driver: Driver, read_claim: ReadClaim, checkpoints: Checkpoints, *, folder: Path, cdi_folder: Path
+    ) -> None:
+        for key, struct in driver.configs.items():
+            if not struct.__struct_config__.forbid_unknown_fields:
+                raise ValueError(f"config {key}: {struct.__name__} must be declared with forbid_unknown_fields=True")
+        self._driver = driver
+        self._read = read_claim
+        self._checkpoints = checkpoints
+        self._cdi_folder = cdi_folder
+        self._kind = f"{driver.name}/device"
+        self._locks = [Lock() for _ in range(_STRIPES)]
+        self._lock_file = os.open(folder / "serialize.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        """Let the lock file go, after the last call."""
+        os.close(self._lock_file)
+
+    def prepare(self, claims: Sequence[wire.Claim]) -> wire.NodePrepareResourcesResponse:
+        """An answer for every claim; what is wrong with one does not touch the others."""
+        answers: dict[str, wire.NodePrepareResourceResponse] = {}
+        for claim in claims:
+            try:
+                answers[claim.uid] = wire.NodePrepareResourceResponse(devices=self._prepare(claim))
+            except Exception as error:
+                answers[claim.uid] = wire.NodePrepareResourceResponse(error=_words("prepare", claim, error))
+        return wire.NodePrepareResourcesResponse(answers)
+
+    def unprepare(self, claims: Sequence[wire.Claim]) -> wire.NodeUnprepareResourcesResponse:
+        """An answer for every claim; one that is not known is done."""
+        answers: dict[str, wire.NodeUnprepareResourceResponse] = {}
+        for claim in claims:
+            try:
+                self._unprepare(claim)
+                answers[claim.uid] = wire.NodeUnprepareResourceResponse()
+            except Exception as error:
+                answers[claim.uid] = wire.NodeUnprepareResourceResponse(error=_words("unprepare", claim, error))
+        return wire.NodeUnprepareResourcesResponse(answers)
+
+    def _prepare(self, asked: wire.Claim) -> list[wire.Device]:
+        with self._locked(asked.uid):
+            known = self._checkpoints.load(asked.uid)
+            if isinstance(known, Record) and known.state == "prepared" and self._checkpoints.of_this_boot(known):
+                return [_to_wire(device) for device in known.devices]
+            claim = self._claim(asked)
+            devices = self._devices(claim)
+            record = Record(
+                claimUID=asked.uid,
+                claimNamespace=asked.namespace,
+                claimName=asked.name,
+                state="prepare-started",
+                bootID="",
+                devices=[_planned(device.result) for device in devices],
+            )
+            self._checkpoints.save(record)
+            edits = self._driver.prepare(claim, devices)
+            if len(edits) != len(devices):
+                raise PrepareError(f"driver answered for {len(edits)} of {len(devices)} devices")
+            prepared = self._write_cdi(asked.uid, record.devices, edits)
+            self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared))
+            return [_to_wire(device) for device in prepared]
+
+    def _unprepare(self, asked: wire.Claim) -> None:
+        with self._locked(asked.uid):
+            known = self._checkpoints.load(asked.uid)
+            if known is None:
+                return
+            devices = known.devices if isinstance(known, Record) else []
+            self._driver.unprepare(asked.namespace, asked.name, asked.uid, devices)
+            cdi.remove_spec(self._cdi_folder, cdi.file_name(self._kind, asked.uid))
+            self._checkpoints.remove(asked.uid)
+
+    def _claim(self, asked: wire.Claim) -> v1.ResourceClaim:
+        claim = self._read(asked.namespace, asked.name)
+        if claim is None:
+            raise PrepareError("the claim does not exist")
+        if claim.metadata.uid != asked.uid:
+            raise PrepareError(f"the claim was replaced: its UID is {claim.metadata.uid}, not {asked.uid}")
+        if claim.status.allocation is None:
+            raise PrepareError("the claim is not allocated")
+        return claim
+
+    def _devices(self, claim: v1.ResourceClaim) -> list[AllocatedDevice]:
+        allocated = claim.status.allocation.devices if claim.status.allocation else v1.DeviceAllocationResult()
+        configs = [
+            (config.source != "FromClass", config.requests or [], self._decode(index, config.opaque.parameters))
+            for index, config in enumerate(allocated.config or ())
+            if config.opaque is not None and config.opaque.driver == self._driver.name
+        ]
+        configs.sort(key=lambda config: config[0])  # The claim's own word counts more than its class's.
+        return [
+            AllocatedDevice(result=result, configs=[value for _, names, value in configs if _applies(names, result)])
+            for result in allocated.results or ()
+            if result.driver == self._driver.name
+        ]
+
+    def _decode(self, index: int, parameters: Mapping[str, Any]) -> msgspec.Struct:
+        place = f"config[{index}].opaque.parameters"
+        key = (str(parameters.get("apiVersion", "")), str(parameters.get("kind", "")))
+        struct = self._driver.configs.get(key)
+        if struct is None:
+            known = ", ".join(f"{version} {kind}" for version, kind in self._driver.configs) or "none"
+            raise PrepareError(f"{place}: {key[0]} {key[1]} is not known to driver {self._driver.name}, known: {known}")
+        rest = {name: value for name, value in parameters.items() if name not in ("apiVersion", "kind")}
+        try:
+            return msgspec.convert(rest, struct)
+        except msgspec.ValidationError as error:
+            raise PrepareError(f"{place}: {error}") from None
+
+    def _write_cdi(
+        self, uid: str, devices: Sequence[PreparedDevice], edits: Sequence[cdi.ContainerEdits]
+    ) -> list[PreparedDevice]:
+        prepared: list[PreparedDevice] = []
+        named: list[cdi.CdiDevice] = []
+        for index, (device, edit) in enumerate(zip(devices, edits, strict=True)):
+            ids: list[str] = []
+            if edit:
+                # The UID is part of the name: runtimes remember devices, so a name must never mean something else.
+                name = f"{uid}-{index}"
+                named.append(cdi.CdiDevice(name=name, containerEdits=edit))
+                ids.append(cdi.device_id(self._kind, name))
+            prepared.append(msgspec.structs.replace(device, cdiDeviceIDs=ids))
+        if named:
+            cdi.write_spec(self._cdi_folder, cdi.file_name(self._kind, uid), cdi.build(self._kind, named))
+        return prepared
+
+    @contextmanager
+    def _locked(self, uid: str) -> Iterator[None]:
+        stripe = zlib.crc32(uid.encode()) % _STRIPES
+        with self._locks[stripe]:  # Record locks keep processes apart, not threads.
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX, 1, stripe)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, stripe)
+
+
+def _applies(names: Sequence[str], result: v1.DeviceRequestAllocationResult) -> bool:
+    return not names or result.request in names or result.request.partition("/")[0] in names
+
+
+def _planned(result: v1.DeviceRequestAllocationResult) -> PreparedDevice:
+    return PreparedDevice(
+        requestNames=[result.request.partition("/")[0]],
+        poolName=result.pool,
+        deviceName=result.device,
+        shareID=result.shareID,
+    )
+
+
+def _to_wire(device: PreparedDevice) -> wire.Device:
+    return wire.Device(device.requestNames, device.poolName, device.deviceName, device.cdiDeviceIDs, device.shareID)
+
+
+def _words(what: str, claim: wire.Claim, error: Exception) -> str:
+    if not isinstance(error, PrepareError):
+        logger.error("%s of claim %s/%s failed", what, claim.namespace, claim.name, exc_info=error)
+    return f"{what} of claim {claim.namespace}/{claim.name}: {error or type(error).__name__}"

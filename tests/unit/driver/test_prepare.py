@@ -1,0 +1,127 @@
+"""A driver behind the framework, asked as a kubelet asks."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from drakkar.api.resource import v1
+from drakkar.driver.prepare import AllocatedDevice, Driver, PrepareError, Preparer
+from drakkar.plugin import cdi, wire
+from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
+
+
+class Speed(msgspec.Struct, forbid_unknown_fields=True):
+    level: int
+
+
+class Hello(Driver):
+    name = "hello.example.com"
+    configs = {("hello.example.com/v1", "Speed"): Speed}
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.crash: BaseException | None = None
+
+    def prepare(self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> list[cdi.ContainerEdits]:
+        self.calls.append(f"prepare {claim.metadata.uid}")
+        if self.crash:
+            raise self.crash
+        return [cdi.ContainerEdits(env=[f"HELLO={device.result.device} {device.configs}"]) for device in devices]
+
+    def unprepare(self, namespace: str, name: str, uid: str, devices: Sequence[PreparedDevice]) -> None:
+        self.calls.append(f"unprepare {uid} {[device.deviceName for device in devices]}")
+
+
+def claim(uid: str = "u1", **config: Any) -> v1.ResourceClaim:
+    entries = [
+        {"source": source, "opaque": {"driver": Hello.name, "parameters": parameters}, "requests": ["r"]}
+        for source, parameters in config.items()
+    ]
+    results = [{"request": "r/sub", "driver": Hello.name, "pool": "p", "device": "d"}]
+    devices = {"results": [*results, {**results[0], "driver": "other"}], "config": entries}
+    found = {"metadata": {"name": "c", "uid": uid}, "status": {"allocation": {"devices": devices}}}
+    return msgspec.convert(found, v1.ResourceClaim)
+
+
+class Node:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.driver, self.claim = folder, Hello(), claim()
+        self.start("b1")
+
+    def start(self, boot: str) -> None:
+        self.checkpoints = Checkpoints(self.folder / "claims", boot=boot)
+        self.preparer = Preparer(
+            self.driver,
+            lambda namespace, name: self.claim if name == "c" else None,
+            self.checkpoints,
+            folder=self.folder,
+            cdi_folder=self.folder / "cdi",
+        )
+
+    def ask(self, name: str = "c", uid: str = "u1") -> wire.NodePrepareResourceResponse:
+        return self.preparer.prepare([wire.Claim("ns", uid, name)]).claims[uid]
+
+    def leave(self) -> str:
+        return self.preparer.unprepare([wire.Claim("ns", "u1", "c")]).claims["u1"].error
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_prepared_once_answered_always_undone(node: Node) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: node.ask(), range(16)))
+    expected = wire.Device(["r"], "p", "d", ["hello.example.com/device=u1-0"])
+    assert all(answer == wire.NodePrepareResourceResponse([expected]) for answer in answers)
+    node.start("b1")
+    assert node.ask() == answers[0]
+    assert node.driver.calls == ["prepare u1"]
+    edits = cdi.SpecFolders([node.folder / "cdi"]).resolve(expected.cdi_device_ids)
+    assert edits[-1].env == ["HELLO=d []"]
+    assert node.leave() == node.leave() == ""
+    assert node.driver.calls[1:] == ["unprepare u1 ['d']"]
+    assert list((node.folder / "cdi").iterdir()) == list((node.folder / "claims").iterdir()) == []
+
+
+def test_a_crash_between_is_taken_up_again(node: Node) -> None:
+    node.driver.crash = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        node.ask()
+    node.driver.crash = None
+    node.start("b1")
+    record = node.checkpoints.load("u1")
+    assert isinstance(record, Record)
+    assert record.state == "prepare-started"
+    assert node.ask().error == ""
+    node.start("b2")  # After a reboot what was set up is gone.
+    assert node.ask().error == ""
+    assert node.driver.calls == ["prepare u1"] * 3
+    (node.folder / "claims" / "u1.json").write_text("{")
+    assert node.leave() == ""
+    assert node.driver.calls[-1] == "unprepare u1 []"
+
+
+def test_what_is_wrong_is_said(node: Node) -> None:
+    assert node.ask("gone").error == "prepare of claim ns/gone: the claim does not exist"
+    assert "replaced" in node.ask(uid="u2").error
+    node.claim = v1.ResourceClaim(metadata=node.claim.metadata)
+    assert "not allocated" in node.ask().error
+    node.claim = claim(FromClaim={"apiVersion": "x/v1", "kind": "Y"})
+    assert "x/v1 Y is not known" in node.ask().error
+    speed = {"apiVersion": "hello.example.com/v1", "kind": "Speed"}
+    node.claim = claim(FromClaim={**speed, "level": 1, "lvl": 2})
+    assert "config[0].opaque.parameters: Object contains unknown field `lvl`" in node.ask().error
+    assert node.driver.calls == []
+    node.driver.crash = PrepareError("no power")
+    node.claim = claim(FromClaim={**speed, "level": 2}, FromClass={**speed, "level": 1})
+    assert node.ask().error == "prepare of claim ns/c: no power"
+    node.driver.crash = None
+    assert node.ask().error == ""
+    edits = cdi.SpecFolders([node.folder / "cdi"]).resolve(["hello.example.com/device=u1-0"])
+    assert edits[-1].env == ["HELLO=d [Speed(level=1), Speed(level=2)]"]
