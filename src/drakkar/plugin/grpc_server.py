@@ -15,14 +15,12 @@ import grpc
 
 from drakkar.plugin import protobuf, wire
 from drakkar.plugin.grpc_services import DRA, HEALTH, REGISTRATION
+from drakkar.plugin.sockets import LONGEST_PATH
 
 Prepare = Callable[[list[wire.Claim]], wire.NodePrepareResourcesResponse]
 Unprepare = Callable[[list[wire.Claim]], wire.NodeUnprepareResourcesResponse]
 #: Yields full lists of devices; ends when the function that it is given (is the kubelet still there?) says False.
 WatchHealth = Callable[[Callable[[], bool]], Iterator[wire.NodeWatchResourcesResponse]]
-
-#: Longest path of a unix socket, in bytes; the kernel keeps one more for the end.
-LONGEST_PATH = 107
 
 
 def registration_service(

@@ -1,5 +1,6 @@
 """A driver behind the framework, asked as a kubelet asks."""
 
+import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,3 +126,25 @@ def test_what_is_wrong_is_said(node: Node) -> None:
     assert node.ask().error == ""
     edits = cdi.SpecFolders([node.folder / "cdi"]).resolve(["hello.example.com/device=u1-0"])
     assert edits[-1].env == ["HELLO=d [Speed(level=1), Speed(level=2)]"]
+
+
+def test_over_a_socket(node: Node) -> None:
+    pytest.importorskip("grpc", reason="needs the extra node")
+    from drakkar.plugin.grpc_client import SocketClient
+    from drakkar.plugin.grpc_server import SocketServer, dra_services
+
+    async def main() -> None:
+        async with SocketClient(server.socket) as client:
+            for version in (wire.DRA_V1, wire.DRA_V1BETA1):
+                claims = [wire.Claim("ns", "u1", "c"), wire.Claim("ns", "u9", "gone")]
+                answers = await client.prepare(version, claims)
+                assert answers["u1"].devices[0].device_name == "d"
+                assert "does not exist" in answers["u9"].error
+            assert {answer.error for answer in (await client.unprepare(wire.DRA_V1, claims)).values()} == {""}
+
+    server = SocketServer(node.folder / "dra.sock", dra_services(node.preparer.prepare, node.preparer.unprepare))
+    server.start()
+    try:
+        asyncio.run(main())
+    finally:
+        server.stop()
