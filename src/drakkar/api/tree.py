@@ -42,3 +42,8 @@ def text(obj: Mapping[str, Any] | None, *path: str) -> str:
     """The string behind ``path``, empty when absent."""
     found = at(obj, *path)
     return "" if found is None else found
+
+
+def whole(spelled: str) -> int | None:
+    """The number that up to 18 ASCII digits spell; None for anything else, since annotations hold what users write."""
+    return int(spelled) if len(spelled) <= 18 and spelled.isascii() and spelled.isdigit() else None

@@ -30,7 +30,7 @@ from drakkar.api.objects import (
     uid_of,
 )
 from drakkar.api.rules import same_meaning
-from drakkar.api.tree import at, child, text
+from drakkar.api.tree import at, child, text, whole
 from drakkar.client.cache import Caches
 from drakkar.client.writes import After, Create, Patch, Record, Write
 from drakkar.controllers.common import BY_CONTROLLER, Queue, Reader
@@ -139,8 +139,7 @@ def _replicas(obj: Object) -> int:
 
 
 def _revision(obj: Object) -> int:
-    spelled = annotations_of(obj).get(REVISION, "")
-    return int(spelled) if spelled.isdigit() else 0
+    return whole(annotations_of(obj).get(REVISION, "")) or 0
 
 
 def _count(obj: Object, field: str) -> int:
@@ -240,9 +239,10 @@ class _Pass:
         result = {key: value for key, value in annotations_of(self.deployment).items() if key not in OWN_ANNOTATIONS}
         present = annotations_of(entry) if entry is not None else {}
         before = present.get(REVISION, "")
-        if not before.isdigit() or int(before) < number:
+        known = whole(before)
+        if known is None or known < number:
             result[REVISION] = str(number)
-            if before.isdigit():
+            if known is not None:
                 former = [*filter(None, present.get(REVISION_HISTORY, "").split(",")), before]
                 while len(former) > 1 and len(",".join(former)) > HISTORY_LIMIT:
                     former.pop(0)
@@ -347,8 +347,8 @@ class _Pass:
     def _is_scaling(self) -> bool:
         """Whether the Deployment was given another size since its ReplicaSets were sized."""
         for entry in self.sets:
-            desired = annotations_of(entry).get(DESIRED, "")
-            if self.size(entry) > 0 and desired.isdigit() and int(desired) != self.replicas:
+            desired = whole(annotations_of(entry).get(DESIRED, ""))
+            if self.size(entry) > 0 and desired is not None and desired != self.replicas:
                 return True
         return False
 
@@ -390,8 +390,7 @@ class _Pass:
         if self.replicas == 0:
             share = -size
         else:
-            spelled = annotations_of(entry).get(LARGEST, "")
-            before = int(spelled) if spelled.isdigit() and int(spelled) else _count(self.deployment, "replicas")
+            before = whole(annotations_of(entry).get(LARGEST, "")) or _count(self.deployment, "replicas")
             # Half is rounded away from zero, as upstream does it.
             share = int(size * (self.replicas + self.surge) / (before or 1) + 0.5) - size
         rest = to_add - added

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from drakkar.api.tree import whole
+
 
 def parse_indexes(text: str | None, completions: int) -> set[int]:
     """The indexes below ``completions``; a malformed part is left out, as nothing can be said of it."""
     found: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found.update(range(int(first), min(int(last or first) + 1, completions)))
+        start, end = whole(first), whole(last or first)
+        if start is not None and end is not None:
+            found.update(range(start, min(end + 1, completions)))
     return found
 
 

@@ -38,7 +38,7 @@ from drakkar.api.objects import (
     uid_of,
     with_condition,
 )
-from drakkar.api.tree import at, child, children, text, texts
+from drakkar.api.tree import at, child, children, text, texts, whole
 from drakkar.client.cache import Caches
 from drakkar.client.clock import parse_timestamp, timestamp
 from drakkar.client.writes import After, Create, Delete, Patch, Record, Write
@@ -333,16 +333,13 @@ class _Pass:
 
     def _index_of(self, pod: Object) -> int | None:
         """The completion index, None when the pod has none that counts."""
-        spelled = annotations_of(pod).get(names.JOB_COMPLETION_INDEX, "")
-        if not spelled.isdigit() or int(spelled) >= (self.completions or 0):
-            return None
-        return int(spelled)
+        index = whole(annotations_of(pod).get(names.JOB_COMPLETION_INDEX, ""))
+        return None if index is None or index >= (self.completions or 0) else index
 
     def _index_failures(self, pod: Object) -> int:
         """Failures of the pod's index, this one included."""
-        before = annotations_of(pod).get(INDEX_FAILURES, "0")
         own = 0 if judge(self.job, pod).action == "Ignore" else 1
-        return (int(before) if before.isdigit() else 0) + own
+        return _index_failures(pod) + own
 
     def _delayed(self) -> set[str]:
         """UIDs of failed pods that carry the failure count of an index without a successor yet."""
@@ -353,8 +350,7 @@ class _Pass:
         for pod in self.active:
             index = self._index_of(pod)
             if index is not None:
-                before = annotations_of(pod).get(INDEX_FAILURES, "0")
-                newest[index] = max(newest.get(index, 0), int(before) if before.isdigit() else 0)
+                newest[index] = max(newest.get(index, 0), _index_failures(pod))
         held: set[str] = set()
         for pod in self.count.untrack:
             index = self._index_of(pod)
@@ -712,3 +708,8 @@ def _condition(type_: str, reason: str, message: str, now: str, *, status: str =
         "lastProbeTime": now,
         "lastTransitionTime": now,
     }
+
+
+def _index_failures(pod: Object) -> int:
+    """Failures of the pod's index before it."""
+    return whole(annotations_of(pod).get(INDEX_FAILURES, "")) or 0

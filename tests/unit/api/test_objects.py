@@ -9,6 +9,7 @@ import pytest
 from drakkar.api import kinds, objects
 from drakkar.api.meta import ObjectMeta, OwnerReference
 from drakkar.api.resource.v1 import ResourceClaim
+from drakkar.api.tree import whole
 
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 
@@ -100,3 +101,11 @@ def test_claims_of_a_pod() -> None:
 )
 def test_qos(containers: list[dict[str, Any]], qos: str) -> None:
     assert objects.pod_qos_class(spec(containers=containers)) == qos
+
+
+@pytest.mark.parametrize(
+    ("spelled", "number"),
+    [("0", 0), ("17", 17), ("", None), ("-1", None), ("²", None), ("٣", None), ("9" * 5000, None)],
+)
+def test_whole_numbers_in_annotations(spelled: str, number: int | None) -> None:
+    assert whole(spelled) == number
