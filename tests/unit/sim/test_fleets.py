@@ -18,7 +18,7 @@ def document(**spec: object) -> dict[str, object]:
 
 def test_shipped_fleet_equals_the_example():
     shipped = ROOT / "src/drakkar/sim/fleets/tpu-16.yaml"
-    assert shipped.read_text() == (ROOT / "examples/fleets/tpu-16.yaml").read_text()
+    assert shipped.read_text() == (ROOT / "examples/tpu/fleet/tpu-16.yaml").read_text()
     assert "tpu-16" in fleet_names()
 
 
