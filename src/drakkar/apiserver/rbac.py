@@ -67,7 +67,7 @@ def _rule(group: str, resources: str, verbs: Iterable[str]) -> Rule:
 
 
 _EVENTS = _rule("|events.k8s.io", "events", ("create", "patch", "update"))
-_LEASES = _rule("coordination.k8s.io", "leases", ("get", "list", "watch", "create", "update", "patch", "delete"))
+_LEASES = _rule("coordination.k8s.io", "leases", ("get", "list", "watch", "create", "update", "patch"))
 #: All that a decision may depend on; no secrets.
 _READ_CLUSTER = (
     _rule("", "nodes pods namespaces services persistentvolumes persistentvolumeclaims", READ),
@@ -95,8 +95,9 @@ _DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associ
 #: Everything but handing out rights.
 _CONTROLLERS = (_rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),)
 
+#: No secrets: nothing here mounts them yet, and a node may only ever read those of its own pods.
 _NODE_READS = (
-    _rule("", "nodes pods services endpoints namespaces configmaps secrets persistentvolumes", READ),
+    _rule("", "nodes pods services endpoints namespaces configmaps persistentvolumes", READ),
     _rule("", "persistentvolumeclaims serviceaccounts", READ),
     _rule(_DRA, "resourceclaims resourceslices deviceclasses resourceclaimtemplates devicetaintrules", READ),
     _rule("storage.k8s.io", "csidrivers csinodes volumeattachments storageclasses", READ),

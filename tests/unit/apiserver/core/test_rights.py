@@ -75,6 +75,10 @@ def test_a_node_writes_only_what_is_its_own() -> None:
         assert (await refused(node.patch(f"{PODS}/other/status", {"status": {"phase": "Running"}}))).code == 403
         assert (await refused(node.delete(f"{PODS}/other"))).code == 403
         assert (await refused(node.post(CONFIGMAPS, {"metadata": {"name": "a"}}))).code == 403
+        assert (await refused(node.get("/api/v1/secrets"))).code == 403
+        scheduler = api.as_user("system:kube-scheduler")
+        assert (await refused(scheduler.delete(f"{leases}/kube-node-lease/leases/n1"))).code == 403
+        assert (await refused(scheduler.get("/api/v1/secrets"))).code == 403
 
     play(scene)
 
