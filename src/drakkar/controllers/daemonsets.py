@@ -136,12 +136,8 @@ class DaemonSets:
         writes.extend(more)
         if is_deleting(owner):
             return writes
-        collisions = at(owner, "status", "collisionCount") or 0
-        found = history(DAEMONSET, owner, revisions, self._revisions, hash_label=REVISION_HASH, collisions=collisions)
+        found = history(DAEMONSET, owner, revisions, self._revisions, hash_label=REVISION_HASH)
         if found.writes:
-            if found.collisions != collisions:
-                patch = status_patch(DAEMONSET, owner, {"collisionCount": found.collisions})
-                writes.extend([patch] if patch is not None else ())
             return [*writes, *found.writes]
         memory = self._memory.setdefault(uid_of(owner), _Memory())
         view = _Pass(owner, pods, [*self._nodes], found, memory, self._clock.time())

@@ -13,10 +13,10 @@ from drakkar.api.kinds import CONTROLLERREVISION, Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import annotations_of, name_of, namespace_of, owner_reference
 from drakkar.api.rules import same_meaning
-from drakkar.api.tree import child
+from drakkar.api.tree import at, child
 from drakkar.client.cache import Cache
 from drakkar.client.writes import Create, Patch, Write
-from drakkar.controllers.workloads import delete, identity, template_hash
+from drakkar.controllers.workloads import delete, identity, status_patch, template_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,13 @@ def template_of(revision: Object) -> Object:
     return {key: value for key, value in found.items() if key != "$patch"}
 
 
-def history(
-    kind: Kind, owner: Object, revisions: Sequence[Object], cache: Cache, *, hash_label: str, collisions: int
-) -> History:
-    """The history with the template of now as its last entry; ``cache`` tells which names are taken."""
+def history(kind: Kind, owner: Object, revisions: Sequence[Object], cache: Cache, *, hash_label: str) -> History:
+    """The history with the template of now as its last entry; ``cache`` tells which names are taken.
+
+    A taken name is stepped over by ``status.collisionCount``, which is written before the revision is made.
+    """
+    counted: int = at(owner, "status", "collisionCount") or 0
+    collisions = counted
     template = child(owner, "spec", "template")
     known = sorted(revisions, key=lambda entry: (entry.get("revision") or 0, name_of(entry)))
     number = (known[-1].get("revision") or 0) + 1 if known else 1
@@ -76,7 +79,11 @@ def history(
         "data": {"spec": {"template": {**template, "$patch": "replace"}}},
         "revision": number,
     }
-    return History([*known, made], (Create(CONTROLLERREVISION, made),), collisions)
+    writes: list[Write] = [Create(CONTROLLERREVISION, made)]
+    if collisions != counted:
+        patch = status_patch(kind, owner, {"collisionCount": collisions})
+        writes = [*([patch] if patch is not None else ()), *writes]
+    return History([*known, made], tuple(writes), collisions)
 
 
 def surplus(found: History, limit: int | None, in_use: Collection[str]) -> list[Write]:

@@ -94,12 +94,8 @@ class StatefulSets:
         writes.extend(more)
         if is_deleting(owner):
             return writes
-        collisions = at(owner, "status", "collisionCount") or 0
-        found = history(STATEFULSET, owner, revisions, self._revisions, hash_label=HASH_LABEL, collisions=collisions)
+        found = history(STATEFULSET, owner, revisions, self._revisions, hash_label=HASH_LABEL)
         if found.writes:
-            if found.collisions != collisions:
-                patch = status_patch(STATEFULSET, owner, {"collisionCount": found.collisions})
-                writes.extend([patch] if patch is not None else ())
             return [*writes, *found.writes]
         view = _Pass(owner, pods, found, self._claims, self._clock.time())
         return sorted([*writes, *view.writes()], key=lambda write: isinstance(write, Record))

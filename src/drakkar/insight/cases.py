@@ -23,6 +23,7 @@ from drakkar.api.kinds import Kind
 from drakkar.api.manifests import documents, parse_objects
 from drakkar.api.meta import Object
 from drakkar.client import Client
+from drakkar.insight.dump import read
 from drakkar.insight.reasons import why_pending
 from drakkar.scheduler.decide import Pending
 
@@ -31,8 +32,6 @@ PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
 #: Longest time in seconds until a pod must be placed or refused.
 PATIENCE = 10.0
 POLL = 0.01
-#: What a decision depends on.
-_READ = (kinds.NODE, kinds.POD, kinds.RESOURCECLAIM, kinds.RESOURCESLICE, kinds.DEVICECLASS, kinds.DEVICETAINTRULE)
 #: Given to nodes that state nothing: the format says that nothing else limits a node.
 _ROOM = {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "1000"}
 
@@ -134,20 +133,12 @@ class _Run:
                 return
             refused = objects.condition_is(stored, names.POD_SCHEDULED, "False")
             made = None not in objects.pod_claim_names(stored).values()
-            pending = why_pending(await self._world(), namespace, name) if refused and made else None
+            pending = why_pending(await read(self.client), namespace, name) if refused and made else None
             if pending is not None:
                 self.pending[name] = pending
                 return
             await asyncio.sleep(POLL)
         self.misses.append(f"pod {name}: neither placed nor refused within {PATIENCE:g} s")
-
-    async def _world(self) -> list[Object]:
-        found: list[Object] = []
-        for kind in _READ:
-            for obj in (await self.client.list(kind)).items:
-                plain: Object = obj if isinstance(obj, dict) else msgspec.to_builtins(obj)
-                found.append({**plain, "apiVersion": kind.api_version, "kind": kind.kind})
-        return found
 
     def refusals(self) -> None:
         """Compare what was refused with ``invalid`` and ``refused``."""
@@ -179,7 +170,7 @@ class _Run:
 
     async def pods(self) -> None:
         """Compare the pods, groups, relations and quota usage."""
-        world = await self._world()
+        world = await read(self.client)
         pods = {objects.name_of(obj): obj for obj in world if obj["kind"] == "Pod"}
         claims = {objects.key_of(obj): obj for obj in world if obj["kind"] == "ResourceClaim"}
         held = {name: [*_devices(pod, claims)] for name, pod in pods.items()}

@@ -105,10 +105,6 @@ class Dump:
         """Pods that are bound and have not ended."""
         return [pod for pod in self.pods.values() if pod_node(pod) and not pod_is_done(pod)]
 
-    def pod_by_uid(self, uid: str) -> Object | None:
-        """The pod with this uid, or None."""
-        return next((pod for pod in self.pods.values() if uid_of(pod) == uid), None)
-
 
 def results_of(claim: v1.ResourceClaim) -> list[v1.DeviceRequestAllocationResult]:
     """Devices allocated to the claim, one entry per result."""
@@ -128,9 +124,9 @@ async def collect(client: Client) -> list[Object]:
     between; after :data:`ATTEMPTS` tries the last state is returned as it is. Raises ApiError; a kind that
     the server does not serve reads as empty.
     """
-    state = await _read(client)
+    state = await read(client)
     for _ in range(ATTEMPTS):
-        again = await _read(client)
+        again = await read(client)
         unchanged = _versions(again) == _versions(state)
         state = again
         if unchanged:
@@ -138,7 +134,8 @@ async def collect(client: Client) -> list[Object]:
     return state
 
 
-async def _read(client: Client) -> list[Object]:
+async def read(client: Client) -> list[Object]:
+    """All objects that insight reads, kind after kind: no single moment where others write meanwhile."""
     objects: list[Object] = []
     for kind in READ:
         try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
+from drakkar.api.features import ALLOCATOR_FLAGS
+
 
 @dataclass(frozen=True, slots=True)
 class Switches:
@@ -50,17 +52,5 @@ class Switches:
     @staticmethod
     def from_gates(enabled: Callable[[str], bool]) -> Switches:
         """Switches that follow from feature gates of the API server; ``enabled`` tells a gate's state."""
-        return Switches(
-            AdminAccess=enabled("DRAAdminAccess"),
-            CompatibilityGroups=enabled("DRADeviceCompatibilityGroups"),
-            ConsumableCapacity=enabled("DRAConsumableCapacity"),
-            DerivedAttributes=enabled("DRADerivedAttributes"),
-            DeviceBindingAndStatus=enabled("DRADeviceBindingConditions") and enabled("DRAResourceClaimDeviceStatus"),
-            DeviceTaints=enabled("DRADeviceTaints"),
-            DeviceTaintRules=enabled("DRADeviceTaintRules"),
-            FractionalCapacityRange=enabled("DRAFractionalCapacityRange"),
-            ListTypeAttributes=enabled("DRAListTypeAttributes"),
-            OptionalNodeOperations=enabled("DRAOptionalNodeOperations"),
-            PartitionableDevices=enabled("DRAPartitionableDevices"),
-            PrioritizedList=enabled("DRAPrioritizedList"),
-        )
+        flags = {flag: all(map(enabled, gates)) for flag, gates in ALLOCATOR_FLAGS.items()}
+        return Switches(DeviceTaintRules=enabled("DRADeviceTaintRules"), **flags)

@@ -13,7 +13,7 @@ from drakkar.api.meta import Object
 from drakkar.api.names import NODE_READY, TAINT_UNSCHEDULABLE
 from drakkar.api.objects import condition, labels_of, name_of
 from drakkar.api.quantity import Quantity
-from drakkar.api.selectors import node_selector_matches, node_toleration_matches
+from drakkar.api.selectors import node_selector_matches, node_toleration_matches, untolerated_node_taint
 from drakkar.api.tree import at, child, children
 from drakkar.scheduler.pods import PodView, amount, ports_clash
 
@@ -88,11 +88,11 @@ class Node:
 
 def unfit(pod: PodView, node: Node, ignored: frozenset[str] = frozenset()) -> str | None:
     """Why ``pod`` may not run on ``node``, devices apart; None when it may."""
-    for taint in node.taints:
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(pod, taint):
-            if taint.get("key") == TAINT_UNSCHEDULABLE:
-                return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
+    taint = untolerated_node_taint(node.taints, pod.tolerations)
+    if taint is not None:
+        if taint.get("key") == TAINT_UNSCHEDULABLE:
+            return "node(s) were unschedulable"
+        return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
     if not selected(pod, node):
         return "node(s) didn't match Pod's node affinity/selector"
     if pod.ports and any(ports_clash(pod.ports, other.ports) for other in node.pods.values() if other.ports):

@@ -40,11 +40,6 @@ _MAIN_FIELDS: Final = (
 )
 
 
-def hub_version(kind: str) -> str:
-    """The version in which objects of this kind are validated and stored."""
-    return VERSIONS[kind][0]
-
-
 def convert(obj: Object, kind: str, from_version: str, to_version: str) -> Object:
     """The same object in another version.
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from drakkar.apiserver import status
+from drakkar.apiserver.schema.walk import json_word
 
 #: How much of a body an error message repeats.
 _SUMMARY = 30
@@ -31,8 +32,9 @@ def decode_json(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
         raise status.StatusError(_unrecognized(body, kind, fault)) from None
     if type(obj) is not dict:
         fault = (
-            f"couldn't get version/kind; json parse error: json: cannot unmarshal {_word(obj)} into Go value of type "
-            'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+            f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_word(obj)} into Go value of "
+            'type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
+            'Kind string "json:\\"kind,omitempty\\"" }'
         )
         raise status.StatusError(_unrecognized(body, kind, fault))
     # Without duplicates the compact body and what we would write are usually equal, byte by byte;
@@ -69,7 +71,7 @@ def decode_yaml(body: bytes, kind: str = "") -> tuple[dict[str, Any], list[str]]
         text = f"error converting YAML to JSON: yaml: {error}"
         raise status.StatusError(_unrecognized(body, kind, text)) from None
     if type(obj) is not dict:
-        text = f"couldn't get version/kind; json parse error: json: cannot unmarshal {_word(obj)} into an object"
+        text = f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_word(obj)} into an object"
         raise status.StatusError(_unrecognized(body, kind, text))
     return obj, [f'duplicate field "{path}"' for path in loader.duplicates]
 
@@ -108,20 +110,6 @@ def _go_syntax_error(body: bytes, error: Exception) -> str:
         # Not UTF-8, a number of too many digits, too deep: the first decoder's words have to do.
         pass
     return str(error)
-
-
-def _word(value: Any) -> str:
-    match value:
-        case bool():
-            return "bool"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "null"
 
 
 class _Pairs(list[tuple[str, Any]]):

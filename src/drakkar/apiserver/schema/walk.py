@@ -139,7 +139,7 @@ def _prefixed(found: list[str] | None, name: str, below: list[str]) -> list[str]
     return named if found is None else found + named
 
 
-def _json_word(value: Any) -> str:
+def json_word(value: Any) -> str:
     """How Go's decoder names a JSON value."""
     match value:
         case bool():
@@ -157,7 +157,7 @@ def _json_word(value: Any) -> str:
 
 
 def _wrong(value: Any, node: SchemaNode) -> _TypeFault:
-    return _TypeFault(_json_word(value), node.go_type())
+    return _TypeFault(json_word(value), node.go_type())
 
 
 def _check_string(value: Any, node: SchemaNode) -> None:
@@ -207,13 +207,13 @@ def _check_int_or_string(value: Any, node: SchemaNode) -> None:
     if type(value) is str:
         return
     if type(value) is not int:
-        text = f"number {value:g}" if type(value) is float else _json_word(value)
+        text = f"number {value:g}" if type(value) is float else json_word(value)
         raise _TypeFault(f"json: cannot unmarshal {text} into Go value of type int32")
 
 
 def _check_time(value: Any, node: SchemaNode) -> None:
     if type(value) is not str:
-        raise _TypeFault(f"json: cannot unmarshal {_json_word(value)} into Go value of type string")
+        raise _TypeFault(f"json: cannot unmarshal {json_word(value)} into Go value of type string")
     if value and not _RFC3339.fullmatch(value):
         layout = _LAYOUT[node.kind]
         raise _TypeFault(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
