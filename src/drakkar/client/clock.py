@@ -1,10 +1,13 @@
-"""The real clock, and the API's way of writing a point in time."""
+"""The real clock; beside it, for those who have one, the API's way of writing a point in time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
+
+from drakkar.api.times import parse_timestamp, timestamp
+
+__all__ = ["SystemClock", "parse_timestamp", "timestamp"]
 
 
 class SystemClock:
@@ -18,14 +21,3 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-def timestamp(seconds: float, *, micro: bool = False) -> str:
-    """Unix seconds as ``metav1.Time`` (whole seconds) or, with ``micro``, as ``metav1.MicroTime``."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_timestamp(text: str) -> float:
-    """Unix seconds of a time as the API writes it; raises ValueError for other texts."""
-    return datetime.fromisoformat(text).timestamp()

@@ -1,4 +1,4 @@
-"""ResourceQuotas: how much of each is used. What is charged for what stands in `drakkar.controllers.quota`.
+"""ResourceQuotas: how much of each is used. What is charged for what stands in `drakkar.api.core.quota`.
 
 Kinds are watched once a quota counts them, so a plane without quotas pays nothing. Keeping within the
 limits is admission's duty; this controller corrects what it counted, after deletions above all.
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from drakkar.api.clock import Clock
+from drakkar.api.core.quota import PODS, ExtendedNames, Source, grace_left, hard, sources, total
 from drakkar.api.kinds import DEVICECLASS, RESOURCEQUOTA, Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import is_deleting, key_of, namespace_of, pod_is_done, split_key
@@ -21,7 +22,6 @@ from drakkar.client.cache import Cache, Caches
 from drakkar.client.writes import After, Write
 from drakkar.controllers.common import Queue
 from drakkar.controllers.discovery import Server, find_plural
-from drakkar.controllers.quota import PODS, ExtendedNames, Source, grace_left, hard, sources, total
 from drakkar.controllers.workloads import status_patch
 
 BY_NAMESPACE = "controllers/namespace"

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from drakkar.api.core import quota as rules
+from drakkar.api.core.quota import CLAIMS, PODS, SERVICES, VOLUMES, ExtendedNames
 from drakkar.api.kinds import CONFIGMAP, DEVICECLASS, POD, RESOURCECLAIM, RESOURCEQUOTA
 from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Delete
-from drakkar.controllers import quota as rules
-from drakkar.controllers.quota import CLAIMS, PODS, SERVICES, VOLUMES, ExtendedNames
 from drakkar.controllers.quotas import Quotas
 from tests.unit.controllers.objects import claim, pod
 from tests.unit.controllers.site import Site

@@ -17,8 +17,8 @@ from drakkar.api import names
 from drakkar.api.meta import Object
 from drakkar.api.objects import annotations_of, name_of, pod_is_done, pod_qos_class, pod_requests
 from drakkar.api.quantity import Quantity
+from drakkar.api.times import parse_timestamp
 from drakkar.api.tree import at, child, children, text, texts
-from drakkar.client.clock import parse_timestamp
 
 Usage = dict[str, Quantity]
 #: Group and plural name of a kind.
