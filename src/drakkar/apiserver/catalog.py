@@ -76,6 +76,8 @@ class Served:
     #: None for resources that only compute an answer (reviews).
     stored: Stored | None
     resource: Resource
+    #: What clients of a version on its way out are told with every answer.
+    deprecation: str = ""
 
     @property
     def api_version(self) -> str:
@@ -189,6 +191,31 @@ _COMPUTED = {"authentication.k8s.io", "authorization.k8s.io"}
 _COMPUTED_CORE = {"bindings", "componentstatuses"}
 
 
+#: Minor release in which a version of a kind that is on its way out came; "" is every other kind of the version.
+_CAME: dict[tuple[str, str], dict[str, int]] = {
+    ("resource.k8s.io", "v1beta1"): {"": 32},
+    ("resource.k8s.io", "v1beta2"): {"": 33, "DeviceTaintRule": 36},
+    ("resource.k8s.io", "v1alpha3"): {"DeviceTaintRule": 33},
+}
+_MINOR = 37
+
+
+def deprecation(resource: Resource) -> str:
+    """What clients of a deprecated version are warned of, empty for others.
+
+    A beta is deprecated three releases after it came and gone after six (deprecation policy of Kubernetes);
+    texts as in spec/apiserver-traces.
+    """
+    if (resource.group, resource.version, resource.kind) == ("", "v1", "Endpoints"):
+        return "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+    kinds = _CAME.get((resource.group, resource.version), {})
+    came = kinds.get(resource.kind, kinds.get(""))
+    if came is None or came + 3 > _MINOR:
+        return ""
+    named = f"{resource.group_version} {resource.kind}"
+    return f"{named} is deprecated in v1.{came + 3}+, unavailable in v1.{came + 6}+"
+
+
 def _listed(table: Mapping[str, str], group: str, plural: str) -> bool:
     return plural in table.get(group, "").split()
 
@@ -222,6 +249,7 @@ class Catalog:
             {sub.name: sub for sub in resource.subresources},
             stored,
             resource,
+            deprecation(resource),
         )
         self.served[resource.group, resource.version, resource.plural] = served
         self.group_versions.add((resource.group, resource.version))

@@ -133,9 +133,16 @@ class ApiServer:
     # Requests.
 
     async def handle(self, request: Request) -> Response:
-        """Answers one request."""
+        """Answers one request; warnings go with refusals as well."""
+        warnings: list[str] = []
+        response = await self._guarded(request, warnings)
+        if warnings:
+            response.headers["warning"] = _warning(warnings)
+        return response
+
+    async def _guarded(self, request: Request, warnings: list[str]) -> Response:
         try:
-            return await self._answer(request)
+            return await self._answer(request, warnings)
         except StatusError as error:
             return failure(error.status)
         except StoreFailed as error:
@@ -146,7 +153,7 @@ class ApiServer:
             _log.exception("%s %s failed", request.method, request.path)
             return failure(status.internal("the server could not handle the request; its log says why"))
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, warnings: list[str]) -> Response:
         user = self.authenticator.authenticate(request)
         if "impersonate-user" in request.headers:
             user = self._impersonated(request, user)
@@ -167,6 +174,8 @@ class ApiServer:
             raise StatusError(status.unknown_resource())
         self._check_verb(request, info, served)
         self.authorizer.check(user, info)
+        if served.deprecation:
+            warnings.append(served.deprecation)
         if info.verb == "watch":
             return self._watch(request, info, served, query)
         if info.verb in ("get", "list"):
@@ -183,7 +192,7 @@ class ApiServer:
             raise StatusError(status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}"))
         self._writing += 1
         try:
-            return await self._write(request, info, served, query, user)
+            return await self._write(request, info, served, query, user, warnings)
         finally:
             self._writing -= 1
 
@@ -285,7 +294,13 @@ class ApiServer:
     # Writing.
 
     async def _write(
-        self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str], user: User
+        self,
+        request: Request,
+        info: RequestInfo,
+        served: Served,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         if served.stored is None:
             return await self._compute(request, info, served, user)
@@ -294,32 +309,44 @@ class ApiServer:
         if info.verb == "create":
             if info.subresource:
                 return await self._create_subresource(request, info, view, query)
-            return await self._create(request, info, view, namespace, query, user)
+            return await self._create(request, info, view, namespace, query, user, warnings)
         if info.subresource == "scale":
             return await self._scale(request, info, view, namespace, query)
         if info.verb == "update":
-            return await self._update(request, info, view, namespace, query, user)
+            return await self._update(request, info, view, namespace, query, user, warnings)
         if info.verb == "patch":
-            return await self._patch(request, info, view, namespace, query, user)
+            return await self._patch(request, info, view, namespace, query, user, warnings)
         return await self._delete(request, info, view, namespace, query, user)
 
     async def _create(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        namespace: str,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
-        warnings: list[str] = []
         obj = self.bodies.read(request, view.served, options, warnings)
         self.authorizer.check_new(user, info, obj)
         entry = await self.registry.create(view, namespace, obj, options, warnings)
-        return _object(renderer, view, entry, 201, warnings)
+        return _object(renderer, view, entry, 201)
 
     async def _update(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        namespace: str,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
-        warnings: list[str] = []
         obj = self.bodies.read(request, view.served, options, warnings)
         meta = obj.get("metadata") or {}
         given = meta.get("namespace")
@@ -332,7 +359,7 @@ class ApiServer:
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
             entry = await self.registry.create(view, namespace, obj, options, warnings)
-            return _object(renderer, view, entry, 201, warnings)
+            return _object(renderer, view, entry, 201)
         judge = self._judge(info, view, user)
         entry = await self.registry.update(
             view,
@@ -345,15 +372,21 @@ class ApiServer:
             unconditional=False,
             judge=judge,
         )
-        return _object(renderer, view, entry, 200, warnings)
+        return _object(renderer, view, entry, 200)
 
     async def _patch(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        namespace: str,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         kind = patch_type(request.headers.get("content-type", ""), strategic=not view.stored.custom)
-        warnings: list[str] = []
         patch = self.bodies.patch(request, view.served, kind, options, warnings)
         judge = self._judge(info, view, user)
         if kind == "apply":
@@ -362,7 +395,7 @@ class ApiServer:
             entry, created = await self.registry.apply(
                 view, namespace, info.name, info.subresource, patch, options, warnings, judge
             )
-            return _object(renderer, view, entry, 201 if created else 200, warnings)
+            return _object(renderer, view, entry, 201 if created else 200)
 
         def transform(old: Object) -> Object:
             return self.bodies.patched(old, patch, view.served, kind, options, warnings)
@@ -370,7 +403,7 @@ class ApiServer:
         entry = await self.registry.update(
             view, namespace, info.name, info.subresource, transform, options, warnings, judge=judge
         )
-        return _object(renderer, view, entry, 200, warnings)
+        return _object(renderer, view, entry, 200)
 
     def _judge(self, info: RequestInfo, view: View, user: User) -> Callable[[Object, Object], None] | None:
         """What has to be checked on the objects themselves, beyond verb and resource."""
@@ -490,12 +523,10 @@ def _no_agent(info: RequestInfo) -> StatusError:
     return StatusError(status.status_error(501, "NotImplemented", text))
 
 
-def _object(renderer: Renderer, view: View, entry: Entry, code: int, warnings: list[str] | None = None) -> Response:
-    if renderer.form is PLAIN and not warnings:
+def _object(renderer: Renderer, view: View, entry: Entry, code: int) -> Response:
+    if renderer.form is PLAIN:
         return Response(code, dict(_HEADERS), view.head + view.tail(entry))
     headers = {**_HEADERS, "content-type": renderer.content_type}
-    if warnings:
-        headers["warning"] = _warning(warnings)
     return Response(code, headers, renderer.finish(renderer.one(view, entry)))
 
 
