@@ -24,7 +24,7 @@ from drakkar.api.errors import FieldError
 from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
-from drakkar.apiserver.admission import admit_pod
+from drakkar.apiserver.admission import Admission, Charge
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
@@ -79,6 +79,7 @@ class Registry:
         self.rng = rng
         self.features = features
         self.stamps = Stamps(clock)
+        self.admission = Admission(state, committer, clock)
         #: Told of every write of an object that lives for a time only.
         self.on_passing: Callable[[View, str, int], None] | None = None
         self._views: dict[Served, View] = {}
@@ -182,6 +183,7 @@ class Registry:
         meta = obj["metadata"]
         if stored.namespaced:
             self._check_namespace(served, namespace, meta)
+        self.admission.complete(stored, namespace, obj)
         now = self.stamps.now()
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             meta.pop(field, None)
@@ -210,12 +212,12 @@ class Registry:
             self._complete(view, obj, now)
         elif stored.custom:
             self._default_custom(view, obj)
-        if stored.prefix == "/core/pods/":
-            admit_pod(obj, self.state.tables["/scheduling.k8s.io/priorityclasses/"])
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
-        return await self._write(view, store_key, None, obj, options.dry_run)
+        self.admission.check(stored, namespace, obj, None)
+        charge = self.admission.charge(stored, namespace, "", obj, None)
+        return await self._write(view, store_key, None, obj, options.dry_run, charge=charge)
 
     def _empty_status(self, view: View, obj: Object) -> None:
         """What a new object has for a status: what its schema says about a status nobody wrote."""
@@ -345,7 +347,11 @@ class Registry:
                 warnings.extend(strategy.warnings(new, old))
         if deletion.completes(stored, new):
             return await self.remove(view, entry, options.dry_run, last=new)
-        return await self._write(view, store_key, entry, new, options.dry_run, old)
+        charge: Charge | None = None
+        if not direct:
+            self.admission.check(stored, namespace, new, old)
+            charge = self.admission.charge(stored, namespace, subresource, new, old)
+        return await self._write(view, store_key, entry, new, options.dry_run, old, charge)
 
     def _check_identity(
         self, view: View, entry: Entry, meta: Object, strategy: kinds.Strategy | None, unconditional: bool
@@ -561,16 +567,34 @@ class Registry:
 
     # Storing.
 
-    async def _commit(self, view: View, key: str, write: Write, entry: Entry, points: tuple[str, ...]) -> Entry:
+    async def _commit(
+        self,
+        view: View,
+        key: str,
+        write: Write,
+        entry: Entry,
+        points: tuple[str, ...],
+        charge: Charge | None = None,
+    ) -> Entry:
+        future = self.committer.submit(view.table, key, write, entry, points)
+        if charge is not None:
+            self.admission.quota.hold(charge, write.key, future)
         # Shielded: a client that goes away does not take back what is on its way to the disk.
-        result = await asyncio.shield(self.committer.submit(view.table, key, write, entry, points))
+        result = await asyncio.shield(future)
         if isinstance(result, Conflict):
             name = result.key.rpartition("/")[2]
             raise StatusError(status.conflict(view.served.group, view.served.plural, name))
         return result
 
     async def _write(
-        self, view: View, store_key: str, entry: Entry | None, obj: Object, dry_run: bool, old: Object | None = None
+        self,
+        view: View,
+        store_key: str,
+        entry: Entry | None,
+        obj: Object,
+        dry_run: bool,
+        old: Object | None = None,
+        charge: Charge | None = None,
     ) -> Entry:
         stored, table = view.stored, view.table
         value = table.value(obj)
@@ -586,7 +610,7 @@ class Registry:
             return new
         write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
         points = points_of(stored, obj, old) if self.committer.counts else ()
-        written = await self._commit(view, new.key, write, new, points)
+        written = await self._commit(view, new.key, write, new, points, charge)
         if stored.lifetime is not None and self.on_passing is not None:
             self.on_passing(view, written.key, written.revision)
         return written

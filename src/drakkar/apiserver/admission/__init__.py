@@ -1,0 +1,14 @@
+"""What stands between a write that is allowed and a write that happens.
+
+pods       what the server adds to pods: account, priority, patience with sick nodes
+limits     LimitRange: defaults and bounds
+quota      ResourceQuota: live usage, and what is on its way to the store
+match      which requests a webhook or a policy is for
+chain      the order of all that, and what the registry calls
+"""
+
+from drakkar.apiserver.admission.attributes import Attributes
+from drakkar.apiserver.admission.chain import Admission
+from drakkar.apiserver.admission.quota import Charge
+
+__all__ = ["Admission", "Attributes", "Charge"]
