@@ -21,7 +21,7 @@ _TIMES = (
 #: A span as kubectl prints ages, alone in its cell.
 _SPAN = re.compile(r"(?<![\w./:=-])(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?(?<=[dhms])(?=\s|$|\))")
 _VERSION = re.compile(r"(resourceVersion\"?: ?\"|Resource Version: +)\d+")
-#: ``-x7k2p`` at the end of a name; ``-57575c658-`` and ``=57575c658`` are hashes of pod templates; directories for ``diff``.
+#: ``-x7k2p`` at the end of a name, hashes of pod templates (``-57575c658-``, ``=57575c658``), folders of ``diff``.
 _SUFFIX = re.compile(rf"-[{_RANDOM}]{{5}}(?![\w-])")
 _HASH = re.compile(rf"(?:(?<=-)|(?<=hash=)|(?<=hash: ))(?=[{_RANDOM}]*\d)[{_RANDOM}]{{6,10}}(?![\w])")
 _FOLDER = re.compile(r"/tmp/[\w./-]*?(LIVE|MERGED|kubectl-edit)-\d+")

@@ -26,6 +26,10 @@ _OPEN = ("/healthz", "/livez", "/readyz", "/version")
 VERSION = {
     "major": "1",
     "minor": "37",
+    "emulationMajor": "1",
+    "emulationMinor": "37",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "36",
     "gitVersion": f"v1.37.2+drakkar.{__version__.replace('+', '.')}",
     "gitCommit": "",
     "gitTreeState": "clean",
@@ -52,7 +56,7 @@ async def answer(server: ApiServer, request: Request, info: RequestInfo, user: U
     if root in _OPEN:
         if request.method not in ("GET", "HEAD"):
             raise StatusError(status.method_not_allowed())
-        return _health(server, root, path, dict(request.query)) if root != "/version" else _json(VERSION)
+        return _health(server, root, path, dict(request.query)) if root != "/version" else _version()
     if user is ANONYMOUS:
         raise StatusError(status.unauthorized())
     server.authorizer.check(user, info)
@@ -61,6 +65,11 @@ async def answer(server: ApiServer, request: Request, info: RequestInfo, user: U
     from drakkar.apiserver import pages
 
     return pages.answer(server, request, path) or not_found()
+
+
+def _version() -> Response:
+    # Indented, since people read it with `kubectl get --raw /version`.
+    return Response(200, dict(_HEADERS), msgspec.json.format(_encode(VERSION), indent=2))
 
 
 def _health(server: ApiServer, root: str, path: str, query: dict[str, str]) -> Response:

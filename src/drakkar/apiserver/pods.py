@@ -63,7 +63,6 @@ async def bind(
                 "status": "True",
                 "lastProbeTime": None,
                 "lastTransitionTime": registry.stamps.now(),
-                **({"observedGeneration": meta["generation"]} if meta.get("generation") else {}),
             },
         )
         return pod

@@ -292,8 +292,9 @@ class _Pass:
             f'Failed to create new replica set "{name}": {{error}}',
         )
         self.out.append(Create(REPLICASET, made, refused=refused, blame=self._blame(name)))
-        message = f"Scaled up replica set {name} from 0 to {spec['replicas']}"
-        self.out.append(Record(DEPLOYMENT, deployment, "Normal", "ScalingReplicaSet", message))
+        if spec["replicas"]:
+            message = f"Scaled up replica set {name} from 0 to {spec['replicas']}"
+            self.out.append(Record(DEPLOYMENT, deployment, "Normal", "ScalingReplicaSet", message))
         if self._deadline() is not None:
             message = f'Created new replica set "{name}"'
             self.conditions = with_progressing(self.conditions, "True", "NewReplicaSetCreated", message, self.now)

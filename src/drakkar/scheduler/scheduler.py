@@ -73,7 +73,7 @@ class Scheduler:
         self._policy = policy
         self._own_caches = caches is None
         self._caches = caches or Caches(client)
-        self._recorder = EventRecorder(client, clock, "drakkar-scheduler")
+        self._recorder = EventRecorder(client, clock, DEFAULT_SCHEDULER)
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
         self._committer = Committer(
