@@ -56,6 +56,7 @@ class Runner:
         workers: int = 4,
         recorder: EventRecorder | None = None,
         rng: random.Random | None = None,
+        on_error: Callable[[Hashable, Exception], None] | None = None,
     ):
         self.queue = KeyQueue(clock, rng)
         self.ready = asyncio.Event()
@@ -66,6 +67,8 @@ class Runner:
         self._controller = controller
         self._clock = clock
         self._workers = workers
+        # Told when the server refuses a write for another reason than that the state was old.
+        self._on_error = on_error
         self._recorder = recorder or EventRecorder(client, clock, controller.name)
 
     async def run(self) -> None:
@@ -103,6 +106,8 @@ class Runner:
             else:
                 self.metrics["failures"] += 1
                 logger.warning("%s: %s: %s; again in %.1f s", name, key, error, self.queue.fail(key))
+                if self._on_error is not None:
+                    self._on_error(key, error)
         except Unreachable as error:
             self.metrics["failures"] += 1
             logger.info("%s: %s: %s; again in %.1f s", name, key, error, self.queue.fail(key))

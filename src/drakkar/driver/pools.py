@@ -20,6 +20,7 @@ from drakkar.api.meta import NodeSelector, Object, OwnerReference
 from drakkar.api.resource import v1
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Create, Delete, Patch, Write
+from drakkar.driver.devices import COUNTER_SETS, chunks, split
 
 #: Times of taints that differ by less are taken for equal: the API keeps whole seconds.
 _SAME_TIME = 1.0
@@ -48,6 +49,20 @@ class Pool:
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool = False
+
+
+def node_pool(
+    node: str, found: Sequence[v1.Device | v1.CounterSet], *, room_for_taints: bool = True, name: str = ""
+) -> Pool:
+    """A pool of one node, named after it unless `name` is given: counter sets in slices of their own, then devices.
+
+    With `room_for_taints` slices are as small as those with taints must be, so that a taint never moves a device.
+    """
+    sets = [item for item in found if isinstance(item, v1.CounterSet)]
+    devices = [item for item in found if isinstance(item, v1.Device)]
+    slices = [SliceContent(shared_counters=tuple(group)) for group in chunks(sets, COUNTER_SETS)]
+    slices += [SliceContent(devices=tuple(group)) for group in split(devices, room_for_taints=room_for_taints)]
+    return Pool(name=name or node, slices=tuple(slices), node_name=node)
 
 
 def check_pool(pool: Pool) -> list[str]:

@@ -1,14 +1,15 @@
 """Preparing claims on a node: everything between the kubelet's call and the code of a driver.
 
-A driver says what containers get for a device (:class:`Driver`); :class:`Preparer` reads and checks the claim, decodes
-configs strictly, keeps the record of what was done, writes the CDI file and answers the same when asked again.
+:class:`Preparer` reads and checks the claim, decodes configs strictly, sees to it that no other claim has the device,
+keeps the record of what was done, writes CDI and metadata files and answers the same when asked again.
 """
 
 import fcntl
 import logging
 import os
+import time
 import zlib
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 import msgspec
 
 from drakkar.api.resource import v1
+from drakkar.driver.driver import AllocatedDevice, Driver, Prepared, PrepareError
+from drakkar.driver.holders import Holders
+from drakkar.driver.metadata import MetadataDevice, MetadataFiles
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
 
@@ -26,39 +30,12 @@ logger = logging.getLogger(__name__)
 _STRIPES = 256
 
 
-class PrepareError(Exception):
-    """A claim cannot be prepared or unprepared; the message goes to the kubelet and into the pod's events."""
-
-
-class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the claim, and the configs for it, decoded, from the least to the most important."""
-
-    result: v1.DeviceRequestAllocationResult
-    configs: list[msgspec.Struct] = []
-
-
-class Driver(ABC):
-    """What a driver brings. Calls for different claims come from several threads at once, for one claim never."""
-
-    #: The driver's name in slices and classes.
-    name: str
-    #: `(apiVersion, kind)` of opaque parameters → struct; structs must forbid unknown fields.
-    configs: Mapping[tuple[str, str], type[msgspec.Struct]] = {}
-
-    @abstractmethod
-    def prepare(self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> Sequence[cdi.ContainerEdits]:
-        """Set the devices up and say what a container gets for each, in their order (empty edits: nothing).
-
-        May be called again for a claim after a crash or a reboot. Raises PrepareError.
-        """
-
-    @abstractmethod
-    def unprepare(self, namespace: str, name: str, uid: str, devices: Sequence[PreparedDevice]) -> None:
-        """Undo `prepare`, also a half one. `devices` is empty when the record was torn. Raises PrepareError."""
-
-
 #: Reads a claim by namespace and name, now and not from a cache; None when there is none.
 ReadClaim = Callable[[str, str], v1.ResourceClaim | None]
+#: The device of a pool as the driver described it last.
+Describe = Callable[[str, str], v1.Device | None]
+#: Writes what the driver says about the claim's devices into its status; raises when the API refuses.
+Report = Callable[[v1.ResourceClaim, Sequence[v1.AllocatedDeviceStatus]], None]
 
 
 class Preparer:
@@ -68,16 +45,31 @@ class Preparer:
     """
 
     def __init__(
-        self, driver: Driver, read_claim: ReadClaim, checkpoints: Checkpoints, *, folder: Path, cdi_folder: Path
+        self,
+        driver: Driver,
+        read_claim: ReadClaim,
+        checkpoints: Checkpoints,
+        *,
+        folder: Path,
+        cdi_folder: Path,
+        describe: Describe = lambda _pool, _device: None,
+        report: Report | None = None,
     ) -> None:
         for key, struct in driver.configs.items():
             if not struct.__struct_config__.forbid_unknown_fields:
                 raise ValueError(f"config {key}: {struct.__name__} must be declared with forbid_unknown_fields=True")
         self._driver = driver
         self._read = read_claim
+        self._describe = describe
+        self._report = report
         self._checkpoints = checkpoints
         self._cdi_folder = cdi_folder
         self._kind = f"{driver.name}/device"
+        self._holders = Holders(checkpoints)
+        self.metadata = MetadataFiles(driver.name, folder, cdi_folder)
+        #: (operation, "all" | "error") → claims, and operation → seconds they took together.
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, float] = {"prepare": 0.0, "unprepare": 0.0}
         self._locks = [Lock() for _ in range(_STRIPES)]
         self._lock_file = os.open(folder / "serialize.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -89,22 +81,31 @@ class Preparer:
         """An answer for every claim; what is wrong with one does not touch the others."""
         answers: dict[str, wire.NodePrepareResourceResponse] = {}
         for claim in claims:
-            try:
-                answers[claim.uid] = wire.NodePrepareResourceResponse(devices=self._prepare(claim))
-            except Exception as error:
-                answers[claim.uid] = wire.NodePrepareResourceResponse(error=_words("prepare", claim, error))
+            with self._counted("prepare"):
+                try:
+                    answers[claim.uid] = wire.NodePrepareResourceResponse(devices=self._prepare(claim))
+                except Exception as error:
+                    self.calls["prepare", "error"] += 1
+                    answers[claim.uid] = wire.NodePrepareResourceResponse(error=_words("prepare", claim, error))
         return wire.NodePrepareResourcesResponse(answers)
 
     def unprepare(self, claims: Sequence[wire.Claim]) -> wire.NodeUnprepareResourcesResponse:
         """An answer for every claim; one that is not known is done."""
         answers: dict[str, wire.NodeUnprepareResourceResponse] = {}
         for claim in claims:
-            try:
-                self._unprepare(claim)
-                answers[claim.uid] = wire.NodeUnprepareResourceResponse()
-            except Exception as error:
-                answers[claim.uid] = wire.NodeUnprepareResourceResponse(error=_words("unprepare", claim, error))
+            with self._counted("unprepare"):
+                try:
+                    self._unprepare(claim)
+                    answers[claim.uid] = wire.NodeUnprepareResourceResponse()
+                except Exception as error:
+                    self.calls["unprepare", "error"] += 1
+                    answers[claim.uid] = wire.NodeUnprepareResourceResponse(error=_words("unprepare", claim, error))
         return wire.NodeUnprepareResourcesResponse(answers)
+
+    def prepared(self) -> dict[str, Record]:
+        """The claims that are prepared on this node, by UID."""
+        found = self._checkpoints.all().items()
+        return {uid: record for uid, record in found if isinstance(record, Record) and record.state == "prepared"}
 
     def _prepare(self, asked: wire.Claim) -> list[wire.Device]:
         with self._locked(asked.uid):
@@ -121,11 +122,18 @@ class Preparer:
                 bootID="",
                 devices=[_planned(device.result) for device in devices],
             )
-            self._checkpoints.save(record)
-            edits = self._driver.prepare(claim, devices)
-            if len(edits) != len(devices):
-                raise PrepareError(f"driver answered for {len(edits)} of {len(devices)} devices")
-            prepared = self._write_cdi(asked.uid, record.devices, edits)
+            with self._holders.taking(asked.uid, f"{asked.namespace}/{asked.name}", record.devices) as refusal:
+                if refusal:
+                    raise PrepareError(refusal)
+                self._checkpoints.save(record)
+            answers = self._driver.prepare(claim, devices)
+            if len(answers) != len(devices):
+                raise PrepareError(f"driver answered for {len(answers)} of {len(devices)} devices")
+            outcomes = [Prepared(edits=a) if isinstance(a, cdi.ContainerEdits) else a for a in answers]
+            self._write_status(claim, devices, outcomes)
+            prepared = self._write_cdi(asked.uid, record.devices, [outcome.edits for outcome in outcomes])
+            if self._driver.metadata:
+                prepared = self._write_metadata(claim, devices, outcomes, prepared)
             self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared))
             return [_to_wire(device) for device in prepared]
 
@@ -135,9 +143,56 @@ class Preparer:
             if known is None:
                 return
             devices = known.devices if isinstance(known, Record) else []
-            self._driver.unprepare(asked.namespace, asked.name, asked.uid, devices)
+            self._driver.unprepare(asked, devices)
             cdi.remove_spec(self._cdi_folder, cdi.file_name(self._kind, asked.uid))
+            self.metadata.remove(asked.namespace, asked.name, asked.uid)
             self._checkpoints.remove(asked.uid)
+
+    def _write_status(
+        self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice], outcomes: Sequence[Prepared]
+    ) -> None:
+        entries = [
+            v1.AllocatedDeviceStatus(
+                driver=device.result.driver,
+                pool=device.result.pool,
+                device=device.result.device,
+                shareID=device.result.shareID,
+                data=outcome.data,
+                networkData=outcome.network,
+                conditions=outcome.conditions or None,
+            )
+            for device, outcome in zip(devices, outcomes, strict=True)
+            if outcome.data is not None or outcome.network is not None or outcome.conditions
+        ]
+        if entries and self._report is not None:
+            self._report(claim, entries)
+
+    def _write_metadata(
+        self,
+        claim: v1.ResourceClaim,
+        devices: Sequence[AllocatedDevice],
+        outcomes: Sequence[Prepared],
+        prepared: Sequence[PreparedDevice],
+    ) -> list[PreparedDevice]:
+        described = [
+            (
+                device.result.request,
+                MetadataDevice(
+                    driver=device.result.driver,
+                    pool=device.result.pool,
+                    name=device.result.device,
+                    attributes=_attributes(device, outcome),
+                    networkData=outcome.network,
+                ),
+            )
+            for device, outcome in zip(devices, outcomes, strict=True)
+        ]
+        ids = self.metadata.write(claim, described)
+        result: list[PreparedDevice] = []
+        for device in prepared:
+            extra = [ids.pop(name) for name in device.requestNames if name in ids]
+            result.append(msgspec.structs.replace(device, cdiDeviceIDs=[*device.cdiDeviceIDs, *extra]))
+        return result
 
     def _claim(self, asked: wire.Claim) -> v1.ResourceClaim:
         claim = self._read(asked.namespace, asked.name)
@@ -158,7 +213,11 @@ class Preparer:
         ]
         configs.sort(key=lambda config: config[0])  # The claim's own word counts more than its class's.
         return [
-            AllocatedDevice(result=result, configs=[value for _, names, value in configs if _applies(names, result)])
+            AllocatedDevice(
+                result=result,
+                configs=[value for _, names, value in configs if _applies(names, result)],
+                device=self._describe(result.pool, result.device),
+            )
             for result in allocated.results or ()
             if result.driver == self._driver.name
         ]
@@ -194,6 +253,13 @@ class Preparer:
         return prepared
 
     @contextmanager
+    def _counted(self, operation: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self.seconds[operation] += time.monotonic() - begin
+        self.calls[operation, "all"] += 1
+
+    @contextmanager
     def _locked(self, uid: str) -> Iterator[None]:
         stripe = zlib.crc32(uid.encode()) % _STRIPES
         with self._locks[stripe]:  # Record locks keep processes apart, not threads.
@@ -214,7 +280,14 @@ def _planned(result: v1.DeviceRequestAllocationResult) -> PreparedDevice:
         poolName=result.pool,
         deviceName=result.device,
         shareID=result.shareID,
+        admin=bool(result.adminAccess),
     )
+
+
+def _attributes(device: AllocatedDevice, outcome: Prepared) -> dict[str, v1.DeviceAttribute]:
+    if outcome.attributes is not None:
+        return outcome.attributes
+    return (device.device.attributes if device.device is not None else None) or {}
 
 
 def _to_wire(device: PreparedDevice) -> wire.Device:

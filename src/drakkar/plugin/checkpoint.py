@@ -42,6 +42,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     deviceName: str
     cdiDeviceIDs: list[str] = []
     shareID: str | None = None
+    #: Allocated for admin access: others may have it too.
+    admin: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,13 +154,17 @@ class Checkpoints:
 
     def all(self) -> dict[str, Record | Torn]:
         """Every claim by UID. Raises CheckpointError when one is of a version that cannot be read."""
-        names = sorted(path.name for path in self._folder.glob(f"*{_SUFFIX}") if not path.name.startswith("."))
         found: dict[str, Record | Torn] = {}
-        for uid in (name.removesuffix(_SUFFIX) for name in names):
+        for uid in sorted(self.claims()):
             record = self.load(uid)
             if record is not None:
                 found[uid] = record
         return found
+
+    def claims(self) -> set[str]:
+        """UIDs of the claims that have a record; cheap."""
+        names = os.listdir(self._folder)
+        return {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")}
 
     def of_this_boot(self, record: Record) -> bool:
         """Whether the machine has not been started again since; after that, what was set up in the kernel is gone."""

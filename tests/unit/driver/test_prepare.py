@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from drakkar.api.resource import v1
-from drakkar.driver.prepare import AllocatedDevice, Driver, PrepareError, Preparer
+from drakkar.driver.driver import AllocatedDevice, Driver, PrepareError
+from drakkar.driver.prepare import Preparer
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
 
@@ -21,6 +22,7 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True):
 
 class Hello(Driver):
     name = "hello.example.com"
+    metadata = False
     configs = {("hello.example.com/v1", "Speed"): Speed}
 
     def __init__(self) -> None:
@@ -33,8 +35,11 @@ class Hello(Driver):
             raise self.crash
         return [cdi.ContainerEdits(env=[f"HELLO={device.result.device} {device.configs}"]) for device in devices]
 
-    def unprepare(self, namespace: str, name: str, uid: str, devices: Sequence[PreparedDevice]) -> None:
-        self.calls.append(f"unprepare {uid} {[device.deviceName for device in devices]}")
+    def discover(self) -> list[v1.Device]:
+        return [v1.Device(name="d")]
+
+    def unprepare(self, claim: wire.Claim, devices: Sequence[PreparedDevice]) -> None:
+        self.calls.append(f"unprepare {claim.uid} {[device.deviceName for device in devices]}")
 
 
 def claim(uid: str = "u1", **config: Any) -> v1.ResourceClaim:

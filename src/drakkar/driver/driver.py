@@ -1,0 +1,113 @@
+"""What a driver author writes: one class.
+
+:class:`Driver` says which devices there are, what a container gets for one, and how they feel. Everything else (slices,
+sockets, records on disk, CDI and metadata files, taints, claim status, upgrades) is the framework's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from drakkar.api.meta import Condition
+from drakkar.api.resource import v1
+from drakkar.driver.pools import Pool, node_pool
+from drakkar.plugin import wire
+from drakkar.plugin.cdi import ContainerEdits
+from drakkar.plugin.checkpoint import PreparedDevice
+
+State = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]
+#: What happens to a sick device: only told, no new claims, or holders are evicted too.
+Effect = Literal["None", "NoSchedule", "NoExecute"]
+
+
+class PrepareError(Exception):
+    """A claim cannot be prepared or unprepared; the message goes to the kubelet and into the pod's events."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How a device is. `effect` None: the driver's own policy.
+
+    Degraded means usable with less: holders are told (claim status, metadata file), nothing is tainted.
+    """
+
+    state: State
+    message: str = ""
+    effect: Effect | None = None
+
+
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the claim, and the configs for it, decoded, from the least to the most important."""
+
+    result: v1.DeviceRequestAllocationResult
+    configs: list[msgspec.Struct] = []
+    #: As the driver described it; None when it does not exist (any more).
+    device: v1.Device | None = None
+
+    @property
+    def name(self) -> str:
+        """The device's name in its pool."""
+        return self.result.device
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one device, where edits alone do not say it all."""
+
+    edits: ContainerEdits = ContainerEdits()
+    #: Entries of the claim's `status.devices`, which the framework writes in the driver's name.
+    data: v1.JSONObject | None = None
+    network: v1.NetworkDeviceData | None = None
+    conditions: list[Condition] = []
+    #: Attributes for the application's metadata file; None: those of the published device.
+    attributes: dict[str, v1.DeviceAttribute] | None = None
+
+
+class Driver(ABC):
+    """One kind of device on one node. Calls come from several threads at once, for one claim never."""
+
+    #: The driver's name in slices and classes, a DNS name.
+    name: str
+    #: Version of the driver, published as attribute `driverVersion` of every device, so that claims can ask for it.
+    version: str = ""
+    #: `(apiVersion, kind)` of opaque parameters → struct; structs must forbid unknown fields.
+    configs: Mapping[tuple[str, str], type[msgspec.Struct]] = {}
+    #: What happens to unhealthy devices.
+    unhealthy: Effect = "NoSchedule"
+    #: Whether applications get a file that describes their devices (KEP-5304).
+    metadata: bool = True
+
+    @abstractmethod
+    def discover(self) -> Sequence[v1.Device | v1.CounterSet]:
+        """The node's devices in the order in which they are to be handed out, and their counter sets.
+
+        Called at the start and whenever :meth:`drakkar.driver.DriverService.refresh` is called.
+        """
+
+    def pools(self, node: str) -> Sequence[Pool]:
+        """The pools; by default one, named after the node, of what :meth:`discover` returns."""
+        return [node_pool(node, self.discover(), room_for_taints=self.unhealthy != "None")]
+
+    @abstractmethod
+    def prepare(
+        self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]
+    ) -> Sequence[ContainerEdits | Prepared]:
+        """Set the devices up and say what a container gets for each, in their order (empty edits: nothing).
+
+        May be called again for a claim after a crash or a reboot. Raises PrepareError.
+        """
+
+    def unprepare(self, claim: wire.Claim, devices: Sequence[PreparedDevice]) -> None:  # noqa: B027
+        """Undo `prepare`, also a half one; nothing by default. Raises PrepareError.
+
+        Of the claim only namespace, name and UID are known, it may be gone; `devices` is empty when the record is torn.
+        """
+
+    def health(self) -> Mapping[str, Health]:
+        """State of devices by name (`pool/name` where a driver has several pools); who is left out is healthy.
+
+        Called every few seconds. Raising means that nothing is known: every device is Unknown.
+        """
+        return {}
