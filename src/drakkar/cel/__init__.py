@@ -2,10 +2,13 @@
 
 program = compile_selector('device.driver == "gpu.example.com"')
 program.evaluate(DeviceInput(driver, device))
+
+Admission policies and rules of custom resources use :mod:`drakkar.cel.expressions`.
 """
 
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import CompileError, EvaluationError, Issue
+from drakkar.cel.expressions import Budget, Expression, OutOfBudget, compile_expression
 from drakkar.cel.program import (
     ALL,
     COST_LIMIT,
@@ -21,13 +24,17 @@ __all__ = [
     "ALL",
     "COST_LIMIT",
     "MAX_LENGTH",
+    "Budget",
     "CompileError",
     "DeviceInput",
     "Equality",
     "EvaluationError",
+    "Expression",
     "Issue",
+    "OutOfBudget",
     "Program",
     "attribute_of",
     "compile_derived",
+    "compile_expression",
     "compile_selector",
 ]

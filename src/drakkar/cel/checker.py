@@ -6,7 +6,9 @@ refused when an object is created.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from drakkar.cel import types
 from drakkar.cel.errors import Issue
@@ -24,42 +26,72 @@ from drakkar.cel.syntax import (
     StructNode,
     qualified_name,
 )
-from drakkar.cel.types import BOOL, DYN, ERROR, INT, STRING, Mapping, Type
+from drakkar.cel.types import BOOL, DYN, ERROR, INT, STRING, Bindings, ListType, StructType, Type
 from drakkar.cel.values import Duration, Timestamp, TypeValue, Uint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Environment:
-    """What is declared: depends on stored or new expressions and on the feature switches.
+    """What is declared. Two environments are the same only if they are one object.
 
-    ``attribute`` is the type of attribute values, ``includes`` whether that function exists,
-    ``multi`` whether ``device.allowMultipleAllocations`` does.
+    ``variables`` by name, which may be dotted; ``includes`` says whether that function exists, ``bind`` whether
+    ``cel.bind`` does; ``attribute`` is the type of device attributes where there is a device.
     """
 
-    attribute: Type
+    variables: Mapping[str, Type]
     includes: bool
-    multi: bool
+    bind: bool
+    attribute: Type | None = None
 
     @staticmethod
     def of(environment: str, list_attributes: bool, consumable_capacity: bool) -> Environment:
-        """The environment for ``stored`` or ``new-expressions`` (in short ``new``); stored ones see everything."""
-        if environment == "stored":
-            return Environment(DYN, True, True)
-        if environment not in ("new-expressions", "new"):
-            raise ValueError(f"environment {environment!r} is neither 'stored' nor 'new-expressions'")
-        return Environment(DYN if list_attributes else types.ANY, list_attributes, consumable_capacity)
+        """The environment of a device for ``stored`` or ``new-expressions`` (in short ``new``).
 
-    def fields(self) -> dict[str, Type]:
-        """Fields of the variable ``device``."""
-        inner = types.map_of(STRING, self.attribute)
-        fields = {
-            "driver": STRING,
-            "attributes": types.map_of(STRING, inner),
-            "capacity": types.map_of(STRING, types.map_of(STRING, types.QUANTITY)),
-        }
-        if self.multi:
-            fields["allowMultipleAllocations"] = BOOL
-        return fields
+        Stored expressions see everything, whatever the gates say.
+        """
+        if is_stored(environment):
+            return _device(DYN, True, True)
+        return _device(DYN if list_attributes else types.ANY, list_attributes, consumable_capacity)
+
+    @property
+    def dotted(self) -> frozenset[str]:
+        """Names of variables that contain a dot."""
+        return frozenset(name for name in self.variables if "." in name)
+
+    def struct(self, name: str) -> StructType | None:
+        """The object type of a name, among those that the variables lead to."""
+        return _structs(tuple(self.variables.values())).get(name)
+
+
+def is_stored(environment: str) -> bool:
+    """Whether expressions are stored ones (everything declared); raises ``ValueError`` for an unknown word."""
+    if environment not in ("stored", "new-expressions", "new"):
+        raise ValueError(f"environment {environment!r} is neither 'stored' nor 'new-expressions'")
+    return environment == "stored"
+
+
+@cache
+def _device(attribute: Type, includes: bool, multi: bool) -> Environment:
+    fields = {
+        "driver": STRING,
+        "attributes": types.map_of(STRING, types.map_of(STRING, attribute)),
+        "capacity": types.map_of(STRING, types.map_of(STRING, types.QUANTITY)),
+    }
+    if multi:
+        fields["allowMultipleAllocations"] = BOOL
+    return Environment({"device": StructType("kubernetes.DRADevice", fields)}, includes, True, attribute)
+
+
+def _structs(roots: tuple[Type, ...]) -> dict[str, StructType]:
+    found: dict[str, StructType] = {}
+    pending = list(roots)
+    while pending:
+        type_ = pending.pop()
+        pending += type_.params
+        if isinstance(type_, StructType) and type_.name not in found:
+            found[type_.name] = type_
+            pending += type_.fields.values()
+    return found
 
 
 _LITERALS: dict[type, Type] = {
@@ -80,10 +112,9 @@ def check(node: Node, environment: Environment, source: Source) -> list[Issue]:
 class _Checker:
     def __init__(self, environment: Environment, source: Source) -> None:
         self._environment = environment
-        self._fields = environment.fields()
         self._source = source
-        self._mapping = Mapping()
-        self._scopes: list[dict[str, Type]] = [{"device": types.DEVICE}]
+        self._mapping = Bindings()
+        self._scopes: list[Mapping[str, Type]] = [environment.variables]
         self._fresh = 0
         self.issues: list[Issue] = []
 
@@ -168,7 +199,7 @@ class _Checker:
         if target.kind == "map":
             result = target.params[1]
         elif target.kind == "struct":
-            result = self._fields.get(field, ERROR)
+            result = target.fields.get(field, ERROR) if isinstance(target, StructType) else ERROR
             if result is ERROR:
                 self._report("undefined-field", f"undefined field '{field}'", node.pos)
         elif target.kind == "param":
@@ -259,7 +290,8 @@ class _Checker:
             )
             node.type = ERROR
             return
-        node.type = result
+        # A sum of sets or maps (lists by schema) is one again.
+        node.type = given[0] if node.function == "_+_" and isinstance(given[0], ListType) else result
         node.overloads = tuple(found)
 
     def _expect(self, node: Node, wanted: Type) -> None:
@@ -304,21 +336,22 @@ class _Checker:
 
     def _struct(self, node: StructNode) -> None:
         name = node.name.lstrip(".")
-        if name != types.DEVICE.name:
+        struct = self._environment.struct(name)
+        if struct is None:
             if name in TYPE_NAMES:
                 self._report("type-mismatch", f"'{name}' is not a message type", node.pos)
             else:
                 self._report("undeclared", f"undeclared reference to '{name}' (in container '')", node.pos)
             node.type = ERROR
         else:
-            node.type = types.DEVICE
+            node.type = struct
         for entry in node.entries:
             self.visit(entry.value)
             assert isinstance(entry.key, Literal)
             field = str(entry.key.value)
-            wanted = self._fields.get(field)
-            if node.type is ERROR:
+            if struct is None:
                 continue
+            wanted = struct.fields.get(field)
             if wanted is None:
                 self._report("undefined-field", f"undefined field '{field}'", entry.pos)
                 continue

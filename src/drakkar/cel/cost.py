@@ -11,7 +11,7 @@ Source: spec/cel.md section 6, spec/cel-choice.md section 3.4, corpus/cel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from drakkar.cel import types
@@ -105,17 +105,17 @@ class _Variable(NamedTuple):
     entry: EntrySize | None
 
 
-class _Limit:
-    """What the API allows a part of the device to hold."""
+class Limit:
+    """What the API allows a value to hold: its size, and the limits of its keys, elements and fields."""
 
     __slots__ = ("element", "fields", "key", "size")
 
     def __init__(
         self,
         size: int,
-        key: _Limit | None = None,
-        element: _Limit | None = None,
-        fields: dict[str, _Limit] | None = None,
+        key: Limit | None = None,
+        element: Limit | None = None,
+        fields: dict[str, Limit] | None = None,
     ) -> None:
         self.size = size
         self.key = key
@@ -123,31 +123,35 @@ class _Limit:
         self.fields = fields or {}
 
 
-_ATTRIBUTE: Final = _Limit(_MAX_VALUE)
+_ATTRIBUTE: Final = Limit(_MAX_VALUE)
 #: What is not said by the reference implementation's declarations: elements of attributes are bounded, too.
-_ATTRIBUTE_ELEMENT: Final = _Limit(_MAX_VALUE)
+_ATTRIBUTE_ELEMENT: Final = Limit(_MAX_VALUE)
 
 
-def _domains(element: _Limit) -> _Limit:
-    inner = _Limit(_MAX_ENTRIES, _Limit(_MAX_ID), element)
-    return _Limit(_MAX_ENTRIES, _Limit(_MAX_NAME), inner)
+def _domains(element: Limit) -> Limit:
+    inner = Limit(_MAX_ENTRIES, Limit(_MAX_ID), element)
+    return Limit(_MAX_ENTRIES, Limit(_MAX_NAME), inner)
 
 
-_DEVICE: Final = _Limit(
+_DEVICE: Final = Limit(
     0,
     fields={
-        "driver": _Limit(_MAX_NAME),
+        "driver": Limit(_MAX_NAME),
         "attributes": _domains(_ATTRIBUTE),
-        "capacity": _domains(_Limit(SATURATED)),
-        "allowMultipleAllocations": _Limit(1),
+        "capacity": _domains(Limit(SATURATED)),
+        "allowMultipleAllocations": Limit(1),
     },
 )
 
 
-def _limit_of(path: tuple[str, ...] | None, tight: bool) -> Size | None:
-    if not path or path[0] != "device":
+#: Limits of the variables of a device expression.
+DEVICE_LIMITS: Final[Mapping[str, Limit]] = {"device": _DEVICE}
+
+
+def _limit_of(roots: Mapping[str, Limit], path: tuple[str, ...] | None, tight: bool) -> Size | None:
+    limit = roots.get(path[0]) if path else None
+    if not path or limit is None:
         return None
-    limit: _Limit | None = _DEVICE
     for step in path[1:]:
         if step in ("@items", "@values"):
             limit = _ATTRIBUTE_ELEMENT if tight and limit is _ATTRIBUTE else limit.element
@@ -164,9 +168,12 @@ def _limit_of(path: tuple[str, ...] | None, tight: bool) -> Size | None:
     return Size(0, limit.size)
 
 
-def estimate(node: Node) -> int:
-    """The greatest cost of evaluating the checked tree, as an API server sees it; :data:`SATURATED` at most."""
-    return _Estimator(tight=False).cost(node)
+def estimate(node: Node, roots: Mapping[str, Limit] = DEVICE_LIMITS) -> int:
+    """The greatest cost of evaluating the checked tree, as an API server sees it; :data:`SATURATED` at most.
+
+    ``roots`` holds what is known about the sizes of the variables.
+    """
+    return _Estimator(roots, tight=False).cost(node)
 
 
 def bound(node: Node) -> int:
@@ -174,14 +181,15 @@ def bound(node: Node) -> int:
 
     Where it stays below the limit, evaluation need not count.
     """
-    return _Estimator(tight=True).cost(node)
+    return _Estimator(DEVICE_LIMITS, tight=True).cost(node)
 
 
 _Result = tuple[int, Size | None]
 
 
 class _Estimator:
-    def __init__(self, *, tight: bool) -> None:
+    def __init__(self, roots: Mapping[str, Limit], *, tight: bool) -> None:
+        self._roots = roots
         self._tight = tight
         self._paths: dict[int, tuple[str, ...]] = {}
         self._sizes: dict[int, Size] = {}
@@ -237,7 +245,7 @@ class _Estimator:
         found = self._sizes.get(id(node)) or _literal_size(node)
         if found is not None:
             return found
-        limit = _limit_of(self.path(node), self._tight)
+        limit = _limit_of(self._roots, self.path(node), self._tight)
         if limit is not None:
             self._sizes[id(node)] = limit
             return limit
@@ -264,7 +272,7 @@ class _Estimator:
         """Type and size of the elements of a list whose type is known."""
         if not node.type.params:
             return None
-        limit = _limit_of((*self.path(node), "@items"), self._tight) if self.path(node) else None
+        limit = _limit_of(self._roots, (*self.path(node), "@items"), self._tight) if self.path(node) else None
         return node.type.params[0], limit or UNKNOWN
 
     # Nodes.

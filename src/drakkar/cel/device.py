@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from drakkar.api.errors import ParseError
 from drakkar.api.quantity import Quantity
@@ -25,6 +25,7 @@ class DeviceInput:
     """
 
     __slots__ = ("attributes", "capacity", "driver", "error", "multi")
+    cel_type: Final = "kubernetes.DRADevice"
 
     def __init__(self, driver: str, device: Device) -> None:
         self.driver = driver

@@ -19,8 +19,8 @@ class MacroError(Exception):
         super().__init__(message)
 
 
-def expand(pos: int, name: str, target: Node | None, args: list[Node]) -> Node | None:
-    """What the call stands for, or None when it is no macro."""
+def expand(pos: int, name: str, target: Node | None, args: list[Node], with_bind: bool) -> Node | None:
+    """What the call stands for, or None when it is no macro; ``with_bind`` says whether ``cel.bind`` is one."""
     count = len(args)
     if target is None:
         return _has(pos, args[0]) if name == "has" and count == 1 else None
@@ -41,7 +41,7 @@ def expand(pos: int, name: str, target: Node | None, args: list[Node]) -> Node |
             return _collect(pos, target, first, second, args[2] if count == 4 else None, args[-1])
         case (("transformMap" | "transformMapEntry"), (3 | 4)):
             return _transform_map(pos, name, target, args)
-        case "bind", 3 if isinstance(target, Ident) and target.name == "cel":
+        case "bind", 3 if with_bind and isinstance(target, Ident) and target.name == "cel":
             return bind(pos, _simple(args[0], "cel.bind() variable"), args[1], args[2])
         case (("optMap" | "optFlatMap"), 2):
             return _opt_map(pos, name, target, args)

@@ -6,7 +6,7 @@ from typing import Any
 
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError, no_overload, no_such_key
-from drakkar.cel.values import NONE, DomainMap, Optional, is_map, optional
+from drakkar.cel.values import NONE, DomainMap, Fields, Optional, is_map, optional
 
 
 def device_field(device: DeviceInput, field: str) -> Any:
@@ -35,6 +35,10 @@ def select(value: Any, field: str) -> Any:
         return device_field(value, field)
     if type(value) is Optional:
         return select_optional(value, field)
+    if type(value) is Fields:
+        if field in value:
+            return value.get(field)
+        raise no_such_key(field)
     raise no_overload(f".{field}", value)
 
 
@@ -50,6 +54,8 @@ def select_optional(value: Any, field: str) -> Optional:
         return optional(value[field]) if field in value else NONE
     if type(value) is DeviceInput:
         return optional(device_field(value, field))
+    if type(value) is Fields:
+        return optional(value.get(field)) if field in value else NONE
     raise no_overload(f".?{field}", value)
 
 
@@ -59,7 +65,7 @@ def has(value: Any, field: str) -> bool:
         return value.present and has(value.value, field)
     if type(value) is DomainMap or type(value) is DeviceInput:
         return True
-    if type(value) is dict:
+    if type(value) is dict or type(value) is Fields:
         return field in value
     raise no_overload(f"has(.{field})", value)
 

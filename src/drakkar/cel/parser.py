@@ -77,14 +77,17 @@ class _Syntax(Exception):
         super().__init__(message)
 
 
-def parse(source: Source) -> Node:
-    """The tree of the expression; raises :class:`CompileError`."""
+def parse(source: Source, dotted: frozenset[str] = frozenset(), bind: bool = True) -> Node:
+    """The tree of the expression; raises :class:`CompileError`.
+
+    ``dotted`` are the variables with a dot in their name, ``bind`` says whether ``cel.bind`` is a macro.
+    """
     text = source.text
     if not text:
         raise CompileError(text, [Issue("syntax", "the expression is empty", 1, 0)])
     parser: _Parser | None = None
     try:
-        parser = _Parser(tokenize(text), source)
+        parser = _Parser(tokenize(text), source, dotted, bind)
         node = parser.whole()
     except (_Syntax, LexicalError) as error:
         error_class = error.error_class if isinstance(error, LexicalError) else "syntax"
@@ -98,8 +101,10 @@ def parse(source: Source) -> Node:
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token], source: Source) -> None:
+    def __init__(self, tokens: list[Token], source: Source, dotted: frozenset[str], bind: bool) -> None:
         self._tokens = tokens
+        self._dotted = dotted
+        self._bind = bind
         self._at = 0
         self._depth = 0
         self._source = source
@@ -205,12 +210,14 @@ class _Parser:
             return Call(dot.pos, "_?._", [node, Literal(token.pos, name)])
         bracket = self._accept("(") if token.kind == "ident" else None
         if bracket is None:
+            if isinstance(node, Ident) and (whole := f"{node.name}.{name}") in self._dotted:
+                return Ident(node.pos, whole)
             return Select(dot.pos, node, name)
         return self._call(bracket.pos, name, self._arguments(")"), node)
 
     def _call(self, pos: int, name: str, args: list[Node], target: Node | None) -> Node:
         try:
-            return expand(pos, name, target, args) or Call(pos, name, args, target)
+            return expand(pos, name, target, args, self._bind) or Call(pos, name, args, target)
         except MacroError as error:
             self._report("macro-argument", error.message, error.pos)
             return Literal(pos, False)

@@ -6,7 +6,7 @@ Source: spec/cel.md, spec/cel-choice.md.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -130,7 +130,7 @@ class Program:
             raise EvaluationError("device-data", device.error)
         try:
             if self._tracked is not None:
-                return run(self._node, self._constants, device, Meter(self._tracked))
+                return run(self._node, self._constants, {"device": device}, Meter(self._tracked))
             return self._closure([device, *self._blank])
         except EvaluationError as error:
             raise self._placed(error) from None
@@ -146,7 +146,7 @@ class Program:
         """Evaluate while counting: (value, error, actual cost)."""
         meter = Meter(limit)
         try:
-            return run(self._node, self._constants, device, meter), None, meter.cost
+            return run(self._node, self._constants, {"device": device}, meter), None, meter.cost
         except EvaluationError as error:
             return None, self._placed(error), meter.cost
 
@@ -264,18 +264,28 @@ def _compile(text: str, environment: str, features: Features, derived: bool, cos
 
 def _build(text: str, declared: Environment, derived: bool, cost_limit: int) -> Program:
     source = Source(text)
-    node = parse(source)
+    node, constants = analyse(source, declared, lambda type_: _output_issue(type_, declared, derived))
+    return Program(source, node, constants, cost_limit)
+
+
+def analyse(
+    source: Source, declared: Environment, output_issue: Callable[[Type], Issue | None]
+) -> tuple[Node, Constants]:
+    """The checked tree and its constants; raises :class:`CompileError`.
+
+    ``output_issue`` says what is wrong with the type of the result.
+    """
+    node = parse(source, declared.dotted, declared.bind)
     issues = check(node, declared, source) or validate(node, source)
     if issues:
-        raise CompileError(text, issues)
-    wrong = _output_issue(node.type, declared, derived)
+        raise CompileError(source.text, issues)
+    wrong = output_issue(node.type)
     if wrong is not None:
-        raise CompileError(text, [wrong])
+        raise CompileError(source.text, [wrong])
     try:
-        constants = fold(node)
+        return node, fold(node)
     except FoldError as error:
-        raise CompileError(text, [error.issue]) from None
-    return Program(source, node, constants, cost_limit)
+        raise CompileError(source.text, [error.issue]) from None
 
 
 _DERIVED: Final = frozenset((types.STRING, types.INT, types.BOOL, types.SEMVER))

@@ -354,12 +354,6 @@ validate
  format_validate .(format, string) optional(list(string))
 """
 
-#: Functions of the authorizer: declared, but there is no authorizer to call them on.
-AUTHORIZATION: Final = (
-    "path", "group", "serviceAccount", "resource", "subresource", "namespace", "name", "fieldSelector",
-    "labelSelector", "check", "errored", "error", "allowed", "reason",
-)  # fmt: skip
-
 #: Functions that exist for new expressions only with the list attribute feature.
 LIST_ATTRIBUTE_FUNCTIONS: Final = frozenset({"includes"})
 

@@ -8,12 +8,11 @@ not stop the counting of their neighbours, because there they do not either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
 
 from drakkar.cel.closures import iterate
 from drakkar.cel.cost import AUTHORIZATION_CHECK, FORMAT_PATTERNS, LIST_BASE, MAP_BASE, REGEX, STRUCT_BASE, TEXT
-from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.folding import Constants, is_set_membership
 from drakkar.cel.library import FUNCTIONS
@@ -56,20 +55,23 @@ class _Lazy:
 
 
 _Scope = dict[str, Any]
+#: Functions that stand in for those of the library, by the identity of the calling node.
+Overrides: TypeAlias = Mapping[int, Callable[..., Any]]
 
 
-def run(node: Node, constants: Constants, device: DeviceInput, meter: Meter) -> Any:
-    """The value of the tree on a device; raises :class:`EvaluationError`."""
+def run(node: Node, constants: Constants, scope: _Scope, meter: Meter, overrides: Overrides | None = None) -> Any:
+    """The value of the tree with the variables of ``scope``; raises :class:`EvaluationError`."""
     try:
-        return _Tracker(constants, meter).value(node, {"device": device})
+        return _Tracker(constants, meter, overrides or {}).value(node, scope)
     except _LimitExceeded:
         raise EvaluationError("cost-limit", "operation cancelled: actual cost limit exceeded") from None
 
 
 class _Tracker:
-    def __init__(self, constants: Constants, meter: Meter) -> None:
+    def __init__(self, constants: Constants, meter: Meter, overrides: Overrides) -> None:
         self._constants = constants
         self._meter = meter
+        self._overrides = overrides
 
     def value(self, node: Node, scope: _Scope, bare: bool = False) -> Any:
         """Evaluate; ``bare`` leaves out the unit for the root of an attribute (branches of a conditional)."""
@@ -204,7 +206,7 @@ class _Tracker:
         result: Any = failure
         if failure is None:
             try:
-                result = FUNCTIONS[node.function](*values)
+                result = (self._overrides.get(id(node)) or FUNCTIONS[node.function])(*values)
             except EvaluationError as error:
                 result = failure = error
         self._meter.add(_call_cost(node, values, result))

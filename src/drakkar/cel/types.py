@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 
@@ -39,6 +39,30 @@ class Type:
         return f"{self.name}({', '.join(param.output_name for param in self.params)})"
 
 
+class StructType(Type):
+    """An object with declared fields. ``name`` tells one from another: equal names mean the same type."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, name: str, fields: Mapping[str, Type]) -> None:
+        super().__init__("struct", name)
+        self.fields = fields
+
+
+class ListType(Type):
+    """A list that an OpenAPI schema calls a ``set``, or a ``map`` whose elements are told apart by ``keys``.
+
+    It fits wherever a plain list does; only equality and ``+`` of two such lists differ
+    (``x-kubernetes-list-type``).
+    """
+
+    __slots__ = ("keys",)
+
+    def __init__(self, element: Type, keys: tuple[str, ...] = ()) -> None:
+        super().__init__("list", "list", (element,))
+        self.keys = keys
+
+
 DYN: Final = Type("dyn", "dyn")
 ANY: Final = Type("any", "google.protobuf.Any")
 ERROR: Final = Type("error", "*error*")
@@ -51,7 +75,6 @@ STRING: Final = Type("string", "string")
 BYTES: Final = Type("bytes", "bytes")
 TIMESTAMP: Final = Type("timestamp", "google.protobuf.Timestamp")
 DURATION: Final = Type("duration", "google.protobuf.Duration")
-DEVICE: Final = Type("struct", "kubernetes.DRADevice")
 QUANTITY: Final = Type("opaque", "kubernetes.Quantity")
 SEMVER: Final = Type("opaque", "kubernetes.Semver")
 URL: Final = Type("opaque", "kubernetes.URL")
@@ -115,7 +138,7 @@ def _wild(type_: Type) -> bool:
     return type_.kind in ("dyn", "any", "error")
 
 
-class Mapping:
+class Bindings:
     """Which type stands for which type parameter; assignments that fail leave no trace."""
 
     __slots__ = ("_known",)
@@ -151,7 +174,7 @@ class Mapping:
         if not type_.params:
             return type_
         params = tuple(self.substitute(one, free_to_dyn) for one in type_.params)
-        return Type(type_.kind, type_.name, params)
+        return type_ if params == type_.params else Type(type_.kind, type_.name, params)
 
     def _fits(self, one: Type, other: Type) -> bool:
         if other.kind == "param":

@@ -7,7 +7,7 @@ same key. Equality and order follow CEL, not Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from drakkar.api.quantity import Quantity
@@ -135,6 +135,34 @@ class Format:
         self.name = name
 
 
+class Fields:
+    """An object whose fields are computed when first asked for, once. ``compute`` says how, by name.
+
+    A computation that raises :class:`EvaluationError` makes every access to its field fail that way.
+    """
+
+    __slots__ = ("_compute", "_known")
+
+    def __init__(self, compute: Mapping[str, Callable[[], Any]]) -> None:
+        self._compute = compute
+        self._known: dict[str, Any] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._compute
+
+    def get(self, name: str) -> Any:
+        """The value of a field that exists."""
+        if name not in self._known:
+            try:
+                self._known[name] = self._compute[name]()
+            except EvaluationError as error:
+                self._known[name] = error
+        found = self._known[name]
+        if isinstance(found, EvaluationError):
+            raise found
+        return found
+
+
 _TYPE_NAMES: Final[dict[type, str]] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     list: "list", dict: "map", DomainMap: "map", Optional: "optional_type", TypeValue: "type",
@@ -145,8 +173,9 @@ _TYPE_NAMES: Final[dict[type, str]] = {
 
 
 def type_name(value: object) -> str:
-    """CEL's name for the type of a value."""
-    return _TYPE_NAMES.get(kind_of(value), "kubernetes.DRADevice")
+    """CEL's name for the type of a value. Classes defined in other modules carry theirs as ``cel_type``."""
+    found = _TYPE_NAMES.get(kind_of(value))
+    return found if found is not None else str(getattr(value, "cel_type", "object"))
 
 
 def is_map(value: object) -> bool:
