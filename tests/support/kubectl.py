@@ -90,6 +90,21 @@ class Kubectl:
         assert (done.returncode == 0) == ok, f"kubectl {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}"
         return done.stdout
 
+    def ask(
+        self, *arguments: str, stdin: str = "", cwd: Path | None = None, editor: str | None = None, timeout: float = 90
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end, whatever the end; stdout and stderr apart. ``editor`` is a command for ``kubectl edit``."""
+        return subprocess.run(
+            [str(self.binary), *arguments],
+            env={**self.env, **({"KUBE_EDITOR": editor} if editor else {})},
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start without waiting (``get -w``)."""
         return subprocess.Popen(
