@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from drakkar.allocator.needs import Need, NodeTask
 from drakkar.allocator.plan import Plan
+from drakkar.allocator.shares import needed, short
 from drakkar.inventory.devices import Scalar
-from drakkar.inventory.pools import bits
+from drakkar.inventory.pools import Base, bits
 from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 
 if TYPE_CHECKING:
@@ -95,11 +96,14 @@ class Bounds:
             return item
 
         positions = list(bits(relevant))
-        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, int], ...]]] = {}
+        upstream = task.policy == "upstream"
+        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, Any], ...]]] = {}
         for position in positions:
             number, local = task.view.places[position]
             base = task.view.pools[number].view.base
-            uses = base.draws()[local] if base.declared else ()
+            uses: tuple[tuple[int, Any], ...] = base.draws()[local] if base.declared else ()
+            if not upstream and local in base.drawn():
+                uses += self._shares(base, local)
             values = [self._value(number, local, attribute) for attribute in self._attributes]
             facts[position] = values, uses
             for counter, _ in uses:
@@ -117,7 +121,7 @@ class Bounds:
     def _add_cluster(
         self,
         members: list[int],
-        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, int], ...]]],
+        facts: dict[int, tuple[list[Scalar | None], tuple[tuple[int, Any], ...]]],
         kinds: dict[Any, int],
     ) -> None:
         task = self._task
@@ -134,12 +138,11 @@ class Bounds:
                     local_values.append(-1)
                 else:
                     local_values.append(cluster.values.setdefault((attribute, value), len(cluster.values)))
-            local_uses = tuple(
-                (counters.setdefault((number, counter), len(counters)), nanos) for counter, nanos in uses
-            )
+            local_uses = tuple((counters.setdefault((number, c), len(counters)), nanos) for c, nanos in uses)
             membership = tuple((need.candidates >> position) & 1 for _, _, need in self._needs)
             # Shareable devices are told apart by their position: what is left of them is not counted here.
-            own = position if (base.multi >> local) & 1 or local in task.states[number].consumed else -1
+            reusable = base.multi if task.policy == "upstream" else base.reusable
+            own = position if (reusable >> local) & 1 or local in task.states[number].consumed else -1
             description = (membership, tuple(local_values), local_uses, own)
             index = classes.setdefault(description, len(classes))
             if index == len(cluster.masks):
@@ -150,6 +153,17 @@ class Bounds:
         blocked = tuple(task.policy == "upstream" and task.states[number].negative for number, _ in cluster.counters)
         cluster.kind = kinds.setdefault((tuple(classes), blocked), len(kinds))
         self._clusters.append(cluster)
+
+    def _shares(self, base: Base, local: int) -> tuple[tuple[int, Any], ...]:
+        """Per counter that is drawn by shares, what each need would draw."""
+        found: dict[int, list[int]] = {}
+        for _, _, need in self._needs:
+            consumed = None
+            if (need.alternative.on_base(base, self._task.table, self._task.switches).open >> local) & 1:
+                consumed = need.alternative.consumption(base, local, self._task.switches)
+            for counter, nanos in needed(base, local, consumed):
+                found.setdefault(counter, []).append(nanos)
+        return tuple((counter, tuple(amounts)) for counter, amounts in found.items() if counter >= 0)
 
     # Keys.
 
@@ -314,7 +328,7 @@ def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
     pools = [(seen, snapshot.state(seen)) for seen in view.pools]
     shareable = 0
     for seen in view.pools:
-        shareable |= seen.view.base.multi << seen.offset
+        shareable |= (seen.view.base.multi if upstream else seen.view.base.reusable) << seen.offset
     groups: dict[int, int] = {}
     for claim in plan.claims:
         covered: list[list[tuple[int, int]]] = [[] for _ in claim.constraints]
@@ -333,6 +347,8 @@ def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
                         free &= ~base.skip
                     if not alternative.admin:
                         free &= ~state.busy & state.fitting(upstream)
+                        if not upstream:
+                            free &= ~short(alternative, base, state, switches)
                     open_ |= free << seen.offset
                 if open_.bit_count() < alternative.count:
                     continue

@@ -120,6 +120,7 @@ class _Explainer:
         drivers = drivers_of(alternative)
         for seen, state in zip(task.view.pools, task.states, strict=True):
             base = seen.view.base
+            held = state.busy if task.policy == "upstream" else state.busy | state.shared & base.single
             masks = alternative.on_base(base, task.table, task.switches)
             if not drivers or base.key[0] in drivers:
                 published += (seen.here | seen.targets).bit_count()
@@ -139,9 +140,9 @@ class _Explainer:
                             else f"{taint.key}:{taint.effect}"
                         ] = None
             untainted += clean.bit_count()
-            idle = clean if alternative.admin else clean & ~state.busy
-            idle_tainted += (fitting & masks.tainted & ~state.busy).bit_count()
-            busy |= (0 if alternative.admin else fitting & state.busy) << seen.offset
+            idle = clean if alternative.admin else clean & ~held
+            idle_tainted += (fitting & masks.tainted & ~held).bit_count()
+            busy |= (0 if alternative.admin else fitting & held) << seen.offset
             free |= idle << seen.offset
         count = len(need.every) if need.every is not None else need.count
         funnel.update(
@@ -197,7 +198,6 @@ class _Explainer:
         capacities: dict[str, None] = {}
         for position in bits(free):
             number, local = task.view.places[position]
-            base = task.view.pools[number].view.base
             short = search.short_counters(number, local, position)
             if short and not (alternative.admin and task.policy == "drakkar"):
                 sets.update(dict.fromkeys(short))
@@ -206,7 +206,7 @@ class _Explainer:
             lacking = search.lacking_capacity(need, number, local, position)
             if lacking:
                 for capacity, left in lacking:
-                    capacities[f"{capacity} of {base.devices[local].name} (left {Quantity(left).canonical()})"] = None
+                    capacities[f"{capacity} (left {Quantity(left).canonical()})"] = None
                 continue
             holding += 1
         self.funnel["counters-fit"] = fitting

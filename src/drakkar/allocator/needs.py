@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from drakkar.allocator.outcomes import Fault
 from drakkar.allocator.plan import MAX_RESULTS, Alternative, ClaimPlan, Plan, drivers_of
+from drakkar.allocator.shares import short
 from drakkar.inventory.pools import BaseUsage, bits
 from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 from drakkar.inventory.switches import Switches
@@ -119,6 +120,8 @@ class NodeTask:
             if not alternative.admin:
                 free &= ~state.busy
                 error &= ~state.busy
+                if not upstream:
+                    free &= ~short(alternative, base, state, self.switches)
             candidates |= free << seen.offset
             failing |= error << seen.offset
         return Need(alternative, alternative.count, candidates, failing)

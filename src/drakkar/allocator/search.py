@@ -19,6 +19,7 @@ from drakkar.allocator.capacity import Consumption
 from drakkar.allocator.needs import Need, NodeTask
 from drakkar.allocator.outcomes import Fault
 from drakkar.allocator.plan import MAX_RESULTS, ConstraintPlan
+from drakkar.allocator.shares import lacking, needed
 from drakkar.inventory.devices import NO_SCALAR, DeviceRecord, Scalar, scalar_of, values_of
 from drakkar.inventory.pools import Base, Uses, bits
 
@@ -165,10 +166,11 @@ class Search:
         self._places = view.places
         self.bases = [seen.view.base for seen in view.pools]
         self.offsets = [seen.offset for seen in view.pools]
-        #: Positions that several allocations can share.
+        #: Positions that can be taken several times.
         self.multi = 0
         for seen in view.pools:
-            self.multi |= seen.view.base.multi << seen.offset
+            base = seen.view.base
+            self.multi |= (base.multi if self._upstream else base.reusable) << seen.offset
         #: Positions taken whole, by any claim, and per claim.
         self.taken = 0
         self._taken_in = [0] * len(task.claims)
@@ -176,7 +178,7 @@ class Search:
             need.alternative.admin for claim in task.claims for request in claim for need in request.needs
         )
         self.left = [list(state.residual if self._upstream else state.residual_kept) for state in task.states]
-        self._blocked = [self._upstream and state.negative for state in task.states]
+        self._blocked = [state.negative if self._upstream else bool(state.unknown) for state in task.states]
         #: Position → capacity → taken in this call, and how many shares were.
         self.consumed: dict[int, dict[str, int]] = {}
         self.shares: dict[int, int] = {}
@@ -351,7 +353,7 @@ class Search:
         base = self.bases[number]
         state = self.task.states[number]
         bit = 1 << position
-        multi = bool(self.multi & bit)
+        multi = bool((base.multi >> local) & 1)
         admin = need.alternative.admin
         if admin:
             if not multi and self._taken_in[claim] & bit:
@@ -363,6 +365,7 @@ class Search:
         # Under policy drakkar administrator access takes nothing, so it needs nothing to be left.
         free = admin and not self._upstream
         uses: Uses = ()
+        shares: Uses = ()
         grouped = False
         already = multi and ((state.shared >> local) & 1 or position in self.shares)
         if not free and not already:
@@ -383,6 +386,12 @@ class Search:
                 self._unconstrain(claim, need, base, local)
                 return False
             consumed = wanted if multi else None
+        if not free and not self._upstream and local in base.drawn() and not self._no_capacity:
+            shares = needed(base, local, consumed)
+            if lacking(self.left[number], uses, shares) is not None:
+                self._unconstrain(claim, need, base, local)
+                return False
+            uses += shares
         mask = 0
         if not multi:
             mask = bit if base.simple_names else base.by_name[base.devices[local].name] << self.offsets[number]
@@ -390,6 +399,10 @@ class Search:
             if self._upstream or not admin:
                 self.taken |= mask
         elif not free:
+            if not self.multi & bit:
+                # Nobody can have a second share of it.
+                mask = bit
+                self.taken |= bit
             self.shares[position] = self.shares.get(position, 0) + 1
             if consumed is not None:
                 sums = self.consumed.setdefault(position, {})
@@ -417,7 +430,7 @@ class Search:
                         for other in claim_:
                             if not other.free:
                                 self.taken |= other.mask
-        elif not taken.free:
+        if taken.shared and not taken.free:
             count = self.shares[taken.position] - 1
             if count:
                 self.shares[taken.position] = count
@@ -496,26 +509,43 @@ class Search:
     def short_counters(self, number: int, local: int, position: int) -> list[str]:
         """Counter sets that have too little left for the device (nothing else taken)."""
         base = self.bases[number]
-        if not base.declared or (self.multi >> position & 1 and (self.task.states[number].shared >> local) & 1):
+        state = self.task.states[number]
+        if not base.declared or ((base.multi & state.shared) >> local) & 1:
             return []
         uses = base.draws()[local]
         if uses and self._blocked[number]:
+            if not self._upstream:
+                return [f"all of pool {base.key[1]}, because nothing says what held device {state.unknown[0]} draws"]
             return [base.counter_names[c][0] for c, left in enumerate(self.left[number]) if left < 0]
         return [base.counter_names[counter][0] for counter, nanos in uses if self.left[number][counter] < nanos]
 
     def lacking_capacity(self, need: Need, number: int, local: int, position: int) -> list[tuple[str, int]]:
-        """Capacities of a shareable device that have too little left, with what is left."""
-        if not (self.multi >> position) & 1 or (need.alternative.admin and not self._upstream):
+        """Capacities that have too little left for the request (nothing else taken), described, with what is left."""
+        base, state = self.bases[number], self.task.states[number]
+        if need.alternative.admin and not self._upstream:
             return []
-        wanted = need.alternative.consumption(self.bases[number], local, self.task.switches)
-        held = self.task.states[number].consumed.get(local, {})
-        if wanted is None:
-            return []
-        return [
-            (name, wanted.whole[name] - held.get(name, 0))
-            for name, nanos in wanted.nanos.items()
-            if nanos + held.get(name, 0) > wanted.whole[name]
-        ]
+        found: list[tuple[str, int]] = []
+        wanted = None
+        if (base.multi >> local) & 1:
+            wanted = need.alternative.consumption(base, local, self.task.switches)
+            if wanted is None:
+                return []
+            held = state.consumed.get(local, {})
+            for name, nanos in wanted.nanos.items():
+                if nanos + held.get(name, 0) > wanted.whole[name]:
+                    found.append((f"{name} of {base.devices[local].name}", wanted.whole[name] - held.get(name, 0)))
+        if not self._upstream and not found and local in base.drawn():
+            paid = (base.multi & state.shared) >> local & 1
+            uses = () if paid else base.draws()[local]
+            counter = lacking(self.left[number], uses, needed(base, local, wanted))
+            if counter is not None and counter < 0:
+                found.append(
+                    (f"{base.devices[local].name}, which draws on a counter that its pool does not declare", 0)
+                )
+            elif counter is not None:
+                counter_set, name = base.counter_names[counter]
+                found.append((f"{name} of {counter_set}", self.left[number][counter]))
+        return found
 
     def _capacity_fits(self, held: dict[str, int] | None, position: int, wanted: Consumption) -> bool:
         if self._no_capacity:

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from drakkar.api.features import Features
 from drakkar.api.resource.v1 import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from drakkar.inventory.devices import PoolKey, SliceRecord, amount, rule_hits
+from drakkar.inventory.devices import PoolKey, SliceRecord, rule_hits
 from drakkar.inventory.drakkarcel import DrakkarCel
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
-from drakkar.inventory.pools import Base, Pool, bits
+from drakkar.inventory.pools import Pool
 from drakkar.inventory.selection import Cel, SelectorTable
 from drakkar.inventory.snapshot import NO_POOLS, Node, Shared, Snapshot, World
 from drakkar.inventory.switches import Switches
@@ -307,22 +307,17 @@ class Inventory:
         if not held:
             return
         base = old.any_base()
-        if not base.with_counters and not usage.ghosts:
+        if not (base.with_counters or base.declared or usage.ghosts):
             return
         now = new.any_base() if new is not None else None
         ghosts = dict(usage.ghosts)
         for name in held:
-            draws = dict(ghosts.get(name, {}))
-            for position in bits(base.by_name.get(name, 0)):
-                for use in base.devices[position].device.consumesCounters or ():
-                    known = dict(draws.get(use.counterSet, {}))
-                    for counter, value in use.counters.items():
-                        known[counter] = max(known.get(counter, 0), amount(value.value))
-                    draws[use.counterSet] = known
-            if draws:
+            known, seen = ghosts.get(name), base.draws_of(name)
+            draws = known if seen is None else seen if known is None else known.joined(seen)
+            if draws is not None:
                 ghosts[name] = draws
         if now is not None:
-            ghosts = {name: draws for name, draws in ghosts.items() if _draws_of(now, name) != draws}
+            ghosts = {name: draws for name, draws in ghosts.items() if now.draws_of(name) != draws}
         if ghosts != usage.ghosts:
             self._usage[old.index] = usage.with_ghosts(ghosts)
 
@@ -347,13 +342,3 @@ class Inventory:
             drop = _LOG_LIMIT // 2
             del log[:drop]
             self._shared.log_start += drop
-
-
-def _draws_of(base: Base, name: str) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for position in bits(base.by_name.get(name, 0)):
-        for use in base.devices[position].device.consumesCounters or ():
-            counters = found.setdefault(use.counterSet, {})
-            for counter, value in use.counters.items():
-                counters[counter] = max(counters.get(counter, 0), amount(value.value))
-    return found

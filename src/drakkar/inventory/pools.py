@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from drakkar.api.resource.v1 import Device
 from drakkar.inventory.devices import DeviceRecord, PoolKey, Scalar, SliceRecord, amount, scalar_of, values_of
+from drakkar.inventory.draws import Draw, Remembered, find_draws, kept, of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import PoolUsage
@@ -35,12 +37,15 @@ class Base:
     """The devices and counters of a set of member slices, with positions."""
 
     __slots__ = (
+        "_by_name",
+        "_drawn",
         "_draws",
         "_having",
         "_here",
         "_here_asked",
         "_scalars",
         "_sets",
+        "beside",
         "binding",
         "by_name",
         "counter_names",
@@ -56,6 +61,7 @@ class Base:
         "selected",
         "serial",
         "simple_names",
+        "single",
         "skip",
         "tainted",
         "whole",
@@ -95,6 +101,10 @@ class Base:
                 self.by_name[record.name] = self.by_name.get(record.name, 0) | position
                 self.devices.append(record)
         self.simple_names = len(self.by_name) == len(self.devices)
+        #: The pool's other slices, of older generations mostly.
+        self.beside: tuple[SliceRecord, ...] = ()
+        #: Those of ``multi`` of which nobody can have a second share, because every share takes most of a capacity.
+        self.single = 0
         self.multi = self.per_device = self.skip = self.with_counters = self.tainted = self.binding = 0
         #: Devices that a request without capacity can always have as far as capacity goes.
         self.whole = (1 << len(self.devices)) - 1
@@ -106,6 +116,8 @@ class Base:
         self._here: dict[Hook, int] | None = None
         self._here_asked = 0
         self._draws: list[Uses] | None = None
+        self._drawn: dict[int, tuple[Draw, ...]] | None = None
+        self._by_name: dict[str, Remembered | None] = {}
         self._scalars: dict[str, list[Scalar | None]] = {}
         self._sets: dict[str, list[frozenset[Scalar]]] = {}
         self._having: dict[str, dict[Scalar, int]] = {}
@@ -123,9 +135,11 @@ class Base:
                 self.skip |= every
             bit = 1 << first
             for record in member.devices:
+                device = record.device
                 if record.multi and switches.ConsumableCapacity:
                     self.multi |= bit
-                device = record.device
+                    if takes_most(device):
+                        self.single |= bit
                 if device.consumesCounters:
                     self.with_counters |= bit
                     self.groups = self.groups or (member.grouped and switches.CompatibilityGroups)
@@ -190,6 +204,31 @@ class Base:
             ]
         return self._draws
 
+    @property
+    def reusable(self) -> int:
+        """Positions of which there can be a second share."""
+        return self.multi & ~self.single
+
+    def drawn(self) -> dict[int, tuple[Draw, ...]]:
+        """Position → the counters that are drawn by shares of a capacity; empty for nearly all pools."""
+        if self._drawn is None:
+            self._drawn = find_draws(self)
+        return self._drawn
+
+    def draws_of(self, name: str) -> Remembered | None:
+        """What the devices of this name draw; None when there is none."""
+        if name not in self._by_name:
+            self._by_name[name] = of_name(self.published(name))
+        return self._by_name[name]
+
+    def published(self, name: str) -> list[Device]:
+        """The devices of this name."""
+        return [self.devices[position].device for position in bits(self.by_name.get(name, 0))]
+
+    def elsewhere(self, name: str) -> list[Device]:
+        """The devices of this name in slices of the pool that do not count any more."""
+        return [record.device for member in self.beside for record in member.devices if record.name == name]
+
     def scalars(self, attribute: str) -> list[Scalar | None]:
         """Per position, the scalar value of an attribute; None where it is missing, ``NO_SCALAR`` for a list."""
         found = self._scalars.get(attribute)
@@ -247,6 +286,22 @@ class Base:
         return None
 
 
+def takes_most(device: Device) -> bool:
+    """Whether a second share of the device is impossible: the least that one takes is over half of a capacity."""
+    for capacity in (device.capacity or {}).values():
+        policy = capacity.requestPolicy
+        if policy is None:
+            continue
+        least = [*(policy.validValues or ()), *((policy.validRange.min,) if policy.validRange else ())]
+        if policy.default is not None:
+            least.append(policy.default)
+        if (policy.validValues or policy.validRange) and 2 * min(amount(text) for text in least) > amount(
+            capacity.value
+        ) > 0:
+            return True
+    return False
+
+
 class BaseUsage:
     """What usage means for the positions of a base: bits in use, counters left, shares taken."""
 
@@ -261,6 +316,8 @@ class BaseUsage:
         "residual",
         "residual_kept",
         "shared",
+        "short",
+        "unknown",
     )
 
     def __init__(self, base: Base, usage: PoolUsage) -> None:
@@ -287,27 +344,14 @@ class BaseUsage:
                 for position in bits(base.by_name.get(name, 0)):
                     for counter, nanos in draws[position]:
                         self.residual[counter] -= nanos
-        #: Counters left when devices that vanished or changed keep drawing what they drew.
+        #: Counters left under policy ``drakkar``: with shares, and with what vanished or changed devices go on drawing.
         self.residual_kept = self.residual
-        if usage.ghosts and base.declared:
-            self.residual_kept = list(self.residual)
-            index = {name: number for number, name in enumerate(base.counter_names)}
-            draws = base.draws()
-            for name, sets in usage.ghosts.items():
-                for position in bits(base.by_name.get(name, 0)):
-                    for counter, nanos in draws[position]:
-                        self.residual_kept[counter] += nanos
-                now: dict[int, int] = {}
-                for position in bits(base.by_name.get(name, 0)):
-                    for counter, nanos in draws[position]:
-                        now[counter] = now.get(counter, 0) + nanos
-                for set_name, counters in sets.items():
-                    for counter, nanos in counters.items():
-                        number = index.get((set_name, counter))
-                        if number is not None:
-                            now[number] = max(now.get(number, 0), nanos)
-                for number, nanos in now.items():
-                    self.residual_kept[number] -= nanos
+        #: Held devices of which nobody knows what they draw; while there are any, nothing else may draw.
+        self.unknown: tuple[str, ...] = ()
+        if base.declared and held and (usage.ghosts or base.drawn() or not held <= base.by_name.keys()):
+            self.residual_kept, self.unknown = kept(base, usage)
+        #: What was asked of the capacities → positions where too little is left; kept by the allocator.
+        self.short: dict[tuple[tuple[str, str], ...], int] = {}
         self.negative = any(left < 0 for left in self.residual)
         #: Positions held in any form, whose compatibility groups bind newcomers.
         self.held_groups = 0
@@ -333,7 +377,7 @@ class BaseUsage:
         asked = base.with_counters & ~paid
         if not base.declared or not asked:
             return every
-        if upstream and self.negative:
+        if self.negative if upstream else self.unknown:
             return every & ~asked
         residual = self.residual if upstream else self.residual_kept
         draws = base.draws()
@@ -505,4 +549,5 @@ class Pool:
         found = self._bases.get(names)
         if found is None:
             found = self._bases[names] = Base(self.key, tuple(ordered), self._switches)
+            found.beside = tuple(record for name, record in self.slices.items() if name not in names)
         return found

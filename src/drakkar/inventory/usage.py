@@ -14,6 +14,7 @@ from typing import Final
 
 from drakkar.api.resource.v1 import AllocationResult
 from drakkar.inventory.devices import PoolKey, amount
+from drakkar.inventory.draws import Remembered, device_key, told_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +25,23 @@ class Holding:
     device: str
     share: str | None
     capacity: tuple[tuple[str, int], ...] = ()
+    #: What the allocation itself records of the device's draws.
+    told: Remembered | None = None
 
 
 def holdings_of(allocation: AllocationResult, shares: bool) -> tuple[Holding, ...]:
     """What an allocation takes away; admin access takes nothing, and shares count as whole devices if off."""
     found: list[Holding] = []
+    told = told_by(allocation) if allocation.devices.config else {}
     for result in allocation.devices.results or ():
         if result.adminAccess:
             continue
         pool = (result.driver, result.pool)
         if shares and result.shareID is not None:
             capacity = tuple((name, amount(text)) for name, text in (result.consumedCapacity or {}).items())
-            found.append(Holding(pool, result.device, result.shareID, capacity))
+            found.append(Holding(pool, result.device, result.shareID, capacity, told.get(device_key(result))))
         else:
-            found.append(Holding(pool, result.device, None))
+            found.append(Holding(pool, result.device, None, (), told.get(device_key(result))))
     return tuple(found)
 
 
@@ -53,8 +57,8 @@ class PoolUsage:
         self.shares: dict[str, dict[str, int]] = {}
         #: Device name → capacity → consumed nano units.
         self.consumed: dict[str, dict[str, int]] = {}
-        #: Held devices that vanished or changed → counter set → counter → what they drew when last seen.
-        self.ghosts: dict[str, dict[str, dict[str, int]]] = {}
+        #: Held devices → what they drew when last seen or given out, where it may be more than is published now.
+        self.ghosts: dict[str, Remembered] = {}
         #: Derived state per member set of the pool; see :mod:`drakkar.inventory.pools`.
         self.cache: dict[int, object] = {}
 
@@ -70,6 +74,9 @@ class PoolUsage:
         """The usage with one more holding."""
         other = self._copy()
         name = holding.device
+        if holding.told is not None:
+            known = self.ghosts.get(name)
+            other.ghosts = {**self.ghosts, name: holding.told if known is None else known.joined(holding.told)}
         if holding.share is None:
             other.dedicated[name] = other.dedicated.get(name, 0) + 1
             return other
@@ -109,7 +116,7 @@ class PoolUsage:
             other.ghosts = {key: value for key, value in other.ghosts.items() if key != name}
         return other
 
-    def with_ghosts(self, ghosts: dict[str, dict[str, dict[str, int]]]) -> PoolUsage:
+    def with_ghosts(self, ghosts: dict[str, Remembered]) -> PoolUsage:
         """The usage with remembered draws of devices that are no longer published as they were."""
         other = self._copy()
         other.ghosts = ghosts
