@@ -24,7 +24,7 @@ from drakkar.api.errors import FieldError
 from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
-from drakkar.apiserver.admission import Admission, Charge
+from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectForms
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
@@ -33,6 +33,7 @@ from drakkar.apiserver.expressions import Expressions
 from drakkar.apiserver.managed import reset_paths
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
+from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.schema import apply_schema_defaults
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.structural import structural_faults
@@ -45,6 +46,8 @@ Object = dict[str, Any]
 #: Letters of generated names: no vowels, so that no words come out.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
+#: How often an update starts anew because the object changed while webhooks judged it. Upstream's number for patches.
+_UPDATE_ATTEMPTS = 5
 #: How long a name may be before random letters are appended to it.
 _GENERATE_BASE = 58
 
@@ -71,6 +74,7 @@ class Registry:
         clock: Clock,
         rng: random.Random,
         features: Features,
+        authorizer: Authorizer,
     ):
         self.catalog = catalog
         self.state = state
@@ -79,13 +83,14 @@ class Registry:
         self.rng = rng
         self.features = features
         self.stamps = Stamps(clock)
-        self.admission = Admission(state, committer, clock)
         #: Told of every write of an object that lives for a time only.
         self.on_passing: Callable[[View, str, int], None] | None = None
         self._views: dict[Served, View] = {}
         for stored in catalog.stored.values():
             self.add_table(stored)
         self.custom = CustomResources(catalog)
+        forms = ObjectForms(self.view, self.custom.node)
+        self.admission = Admission(state, catalog, committer, clock, rng, authorizer, forms)
         state.tables[DEFINITIONS].listener = self._definition_changed
 
     # Tables and views.
@@ -161,10 +166,12 @@ class Registry:
         warnings: list[str],
         *,
         managed: list[Object] | None = None,
+        attributes: Attributes | None = None,
     ) -> Entry:
         """Stores a new object, given in the client's version and already checked against its schema.
 
-        ``managed`` is what server-side apply says about the owners of its fields.
+        ``managed`` is what server-side apply says about the owners of its fields. Without ``attributes`` it is
+        the server itself that writes, which no policy and no webhook judges.
         """
         served, stored = view.served, view.stored
         meta = obj.get("metadata")
@@ -183,7 +190,12 @@ class Registry:
         meta = obj["metadata"]
         if stored.namespaced:
             self._check_namespace(served, namespace, meta)
+        if stored.custom:
+            self._default_custom(view, obj)
         self.admission.complete(stored, namespace, obj)
+        if attributes is not None:
+            obj = await self.admission.mutate(attributes, obj, None)
+            meta = obj["metadata"]
         now = self.stamps.now()
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             meta.pop(field, None)
@@ -215,6 +227,16 @@ class Registry:
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
+        if attributes is not None and self.admission.configured:
+            attributes.name = name
+            await self.admission.validate(attributes, obj, None)
+            # Webhooks took their time: the world may be another one.
+            while store_key in self.committer.busy:
+                await self.idle(store_key)
+            if _key(namespace, name) in view.table.entries:
+                raise StatusError(status.already_exists(served.group, served.plural, name))
+            if stored.namespaced:
+                self._check_namespace(served, namespace, meta)
         self.admission.check(stored, namespace, obj, None)
         charge = self.admission.charge(stored, namespace, "", obj, None)
         return await self._write(view, store_key, None, obj, options.dry_run, charge=charge)
@@ -289,6 +311,7 @@ class Registry:
         direct: bool = False,
         applied: bool = False,
         judge: Callable[[Object, Object], None] | None = None,
+        attributes: Attributes | None = None,
     ) -> Entry:
         """Replaces an object by what ``transform`` makes of it (both in the client's version).
 
@@ -296,11 +319,52 @@ class Registry:
         demands that. ``direct`` is for the server's own changes: the kind's rules for clients
         (what is kept, counted and validated) are left out. ``applied``: the owners of fields are
         already settled. ``judge`` sees the old and the new object (as stored) and may refuse.
+        Without ``attributes`` no policy and no webhook judges. ``transform`` is called again when
+        the object changed while webhooks took their time.
         """
+        store_key = view.stored.store_key(namespace, name)
+        for _ in range(_UPDATE_ATTEMPTS):
+            await self.idle(store_key)
+            done = await self._update(
+                view,
+                self.entry(view, namespace, name),
+                subresource,
+                transform,
+                options,
+                warnings,
+                unconditional=unconditional,
+                direct=direct,
+                applied=applied,
+                judge=judge,
+                attributes=attributes,
+            )
+            if done is not None:
+                return done
+        raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+
+    async def _update(
+        self,
+        view: View,
+        entry: Entry,
+        subresource: str,
+        transform: Transform,
+        options: WriteOptions,
+        warnings: list[str],
+        *,
+        unconditional: bool,
+        direct: bool,
+        applied: bool,
+        judge: Callable[[Object, Object], None] | None,
+        attributes: Attributes | None,
+    ) -> Entry | None:
+        """One attempt; None when the object changed while it was judged."""
         served, stored, table = view.served, view.stored, view.table
-        store_key = stored.store_key(namespace, name)
-        await self.idle(store_key)
-        entry = self.entry(view, namespace, name)
+        namespace, store_key = entry.namespace, stored.store_key(entry.namespace, entry.name)
+        judged = attributes is not None and self.admission.configured
+
+        def moved() -> bool:
+            return store_key in self.committer.busy or table.entries.get(entry.key) is not entry
+
         new = transform(view.decode(entry))
         if new.get("metadata") is None:
             new["metadata"] = {}
@@ -317,14 +381,15 @@ class Registry:
             new = view.to_hub(new)
             meta = new["metadata"]
         old = table.decode(entry)
+        _keep_system(meta, old["metadata"])
+        if judged and attributes is not None:
+            new = await self.admission.mutate(attributes, new, old)
+            if moved():
+                return None
+            meta = new["metadata"]
+            _keep_system(meta, old["metadata"])
         old_meta = old["metadata"]
         now = self.stamps.now()
-        for field in _SYSTEM:
-            if field in old_meta:
-                meta[field] = old_meta[field]
-            else:
-                meta.pop(field, None)
-        meta["resourceVersion"] = old_meta["resourceVersion"]
         if direct:
             pass
         elif strategy is not None:
@@ -345,6 +410,10 @@ class Registry:
             self.validate(view, new, old, subresource or None)
             if strategy is not None:
                 warnings.extend(strategy.warnings(new, old))
+        if judged and attributes is not None:
+            await self.admission.validate(attributes, new, old)
+            if moved():
+                return None
         if deletion.completes(stored, new):
             return await self.remove(view, entry, options.dry_run, last=new)
         charge: Charge | None = None
@@ -421,6 +490,7 @@ class Registry:
         options: WriteOptions,
         warnings: list[str],
         judge: Callable[[Object, Object], None] | None = None,
+        attributes: Attributes | None = None,
     ) -> tuple[Entry, bool]:
         """Applies a configuration; also whether that created the object."""
         from drakkar.apiserver.apply import server_side_apply
@@ -443,7 +513,10 @@ class Registry:
             new = server_side_apply(None, patch, options.manager, options.force, schema, "", now, reset=reset)
             new["metadata"] = {**(new.get("metadata") or {}), "name": name}
             managed = new["metadata"].pop("managedFields", None)
-            return await self.create(view, namespace, new, options, warnings, managed=managed), True
+            if attributes is not None:
+                attributes.operation = "CREATE"
+            made = await self.create(view, namespace, new, options, warnings, managed=managed, attributes=attributes)
+            return made, True
 
         def transform(old: Object) -> Object:
             merged = server_side_apply(
@@ -452,7 +525,16 @@ class Registry:
             return decode(encode(merged))  # nothing of the result may be shared with the inputs
 
         entry = await self.update(
-            view, namespace, name, subresource, transform, options, warnings, applied=True, judge=judge
+            view,
+            namespace,
+            name,
+            subresource,
+            transform,
+            options,
+            warnings,
+            applied=True,
+            judge=judge,
+            attributes=attributes,
         )
         return entry, False
 
@@ -513,25 +595,32 @@ class Registry:
 
     # Delete.
 
-    async def delete(self, view: View, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
+    async def delete(
+        self,
+        view: View,
+        namespace: str,
+        name: str,
+        options: DeleteOptions,
+        attributes: Attributes | None = None,
+    ) -> tuple[Entry, bool]:
         """The object and whether it is gone (rather than marked as going)."""
-        stored, table, served = view.stored, view.table, view.served
+        stored, table = view.stored, view.table
         deletion.check_mortal(stored, name)
         store_key = stored.store_key(namespace, name)
         await self.idle(store_key)
         entry = self.entry(view, namespace, name)
-        if options.uid is not None and options.uid != entry.uid:
-            text = (
-                f"the UID in the precondition ({options.uid}) does not match the UID in record ({entry.uid}). "
-                "The object might have been deleted and then recreated"
-            )
-            raise StatusError(status.conflict(served.group, served.kind, name, text))
-        if options.resource_version is not None and options.resource_version != str(entry.revision):
-            text = (
-                f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
-                f"ResourceVersion in record ({entry.revision}). The object might have been modified"
-            )
-            raise StatusError(status.conflict(served.group, served.kind, name, text))
+        _check_preconditions(view.served, entry, options)
+        if attributes is not None and self.admission.configured:
+            judged = entry
+            await self.admission.validate(attributes, None, table.decode(entry))
+            await self.idle(store_key)
+            entry = self.entry(view, namespace, name)
+            if entry is not judged:
+                # Whoever judges deletes looks at who asks and at labels, so a newer state need not be judged again;
+                # another object of this name is another matter.
+                if entry.uid != judged.uid:
+                    raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+                _check_preconditions(view.served, entry, options)
         obj = table.decode(entry)
         decision = deletion.decide(stored, obj, options, self.clock.time())
         if decision == "now" and stored.prefix == DEFINITIONS and not options.dry_run:
@@ -620,6 +709,22 @@ def _key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
+def _check_preconditions(served: Served, entry: Entry, options: DeleteOptions) -> None:
+    """StatusError 409 when the object is not the one that is meant."""
+    if options.uid is not None and options.uid != entry.uid:
+        text = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({entry.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise StatusError(status.conflict(served.group, served.kind, entry.name, text))
+    if options.resource_version is not None and options.resource_version != str(entry.revision):
+        text = (
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+            f"ResourceVersion in record ({entry.revision}). The object might have been modified"
+        )
+        raise StatusError(status.conflict(served.group, served.kind, entry.name, text))
+
+
 def _place(served: Served, meta: Object, namespace: str) -> None:
     """Reconciles the namespace of the object with that of the path."""
     if served.namespaced:
@@ -630,6 +735,15 @@ def _place(served: Served, meta: Object, namespace: str) -> None:
         meta["namespace"] = namespace
     else:
         meta.pop("namespace", None)
+
+
+def _keep_system(meta: Object, old: Object) -> None:
+    """Takes over what only the server writes."""
+    for field in (*_SYSTEM, "resourceVersion"):
+        if field in old:
+            meta[field] = old[field]
+        else:
+            meta.pop(field, None)
 
 
 def _spec_changed(new: Object, old: Object) -> bool:

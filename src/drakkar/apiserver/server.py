@@ -19,6 +19,7 @@ from drakkar.api.clock import Clock
 from drakkar.api.features import Features
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver import bootstrap, paths, pods, reviews, scale, status
+from drakkar.apiserver.admission import Attributes, BodyForms
 from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
 from drakkar.apiserver.bodies import Bodies
 from drakkar.apiserver.cache import Entry, State
@@ -28,7 +29,14 @@ from drakkar.apiserver.commit import Committer
 from drakkar.apiserver.expiry import Expiry
 from drakkar.apiserver.lists import select
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
-from drakkar.apiserver.options import ListOptions, delete_options, list_options, revision, write_options
+from drakkar.apiserver.options import (
+    ListOptions,
+    WriteOptions,
+    delete_options,
+    list_options,
+    revision,
+    write_options,
+)
 from drakkar.apiserver.patch import apply_json_patch, apply_merge_patch
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.registry import Registry
@@ -89,9 +97,11 @@ class ApiServer:
         self.committer = Committer(backend, self.state, failpoints)
         self.committer.on_failure = on_failure
         self.features = features or Features.drakkar()
-        self.registry = Registry(self.catalog, self.state, self.committer, clock, self.rng, self.features)
-        self.authenticator = Authenticator(clock.time)
         self.authorizer = Authorizer(self.state)
+        self.registry = Registry(
+            self.catalog, self.state, self.committer, clock, self.rng, self.features, self.authorizer
+        )
+        self.authenticator = Authenticator(clock.time)
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
         self.bodies = Bodies(self.registry.custom.node)
@@ -115,6 +125,7 @@ class ApiServer:
     async def close(self) -> None:
         """Refuses new requests, waits for writes in flight, ends watches and closes the store."""
         self.ready = False
+        await self.registry.admission.close()
         await self.committer.drained()
         self.end_watches()
         await self.ticker.close()
@@ -308,15 +319,15 @@ class ApiServer:
         namespace = info.namespace if served.namespaced else ""
         if info.verb == "create":
             if info.subresource:
-                return await self._create_subresource(request, info, view, query)
+                return await self._create_subresource(request, info, view, query, user, warnings)
             return await self._create(request, info, view, namespace, query, user, warnings)
         if info.subresource == "scale":
-            return await self._scale(request, info, view, namespace, query)
+            return await self._scale(request, info, view, namespace, query, user, warnings)
         if info.verb == "update":
             return await self._update(request, info, view, namespace, query, user, warnings)
         if info.verb == "patch":
             return await self._patch(request, info, view, namespace, query, user, warnings)
-        return await self._delete(request, info, view, namespace, query, user)
+        return await self._delete(request, info, view, namespace, query, user, warnings)
 
     async def _create(
         self,
@@ -332,7 +343,8 @@ class ApiServer:
         renderer = self._renderer(request)
         obj = self.bodies.read(request, view.served, options, warnings)
         self.authorizer.check_new(user, info, obj)
-        entry = await self.registry.create(view, namespace, obj, options, warnings)
+        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
+        entry = await self.registry.create(view, namespace, obj, options, warnings, attributes=attributes)
         return _object(renderer, view, entry, 201)
 
     async def _update(
@@ -358,19 +370,22 @@ class ApiServer:
             meta = obj.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
-            entry = await self.registry.create(view, namespace, obj, options, warnings)
+            attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
+            entry = await self.registry.create(view, namespace, obj, options, warnings, attributes=attributes)
             return _object(renderer, view, entry, 201)
-        judge = self._judge(info, view, user)
+        # Admission may have to start anew, and each attempt uses up what it is given.
+        sent = _encode(obj) if self.registry.admission.configured else None
         entry = await self.registry.update(
             view,
             namespace,
             info.name,
             info.subresource,
-            lambda old: obj,
+            lambda old: obj if sent is None else msgspec.json.decode(sent),
             options,
             warnings,
             unconditional=False,
-            judge=judge,
+            judge=self._judge(info, view, user),
+            attributes=_attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings),
         )
         return _object(renderer, view, entry, 200)
 
@@ -389,11 +404,12 @@ class ApiServer:
         kind = patch_type(request.headers.get("content-type", ""), strategic=not view.stored.custom)
         patch = self.bodies.patch(request, view.served, kind, options, warnings)
         judge = self._judge(info, view, user)
+        attributes = _attributes("UPDATE", "PatchOptions", info, view.served, user, options, warnings)
         if kind == "apply":
             if (f"{namespace}/{info.name}" if namespace else info.name) not in view.table.entries:
                 self.authorizer.check_new(user, info, patch)
             entry, created = await self.registry.apply(
-                view, namespace, info.name, info.subresource, patch, options, warnings, judge
+                view, namespace, info.name, info.subresource, patch, options, warnings, judge, attributes
             )
             return _object(renderer, view, entry, 201 if created else 200)
 
@@ -401,7 +417,15 @@ class ApiServer:
             return self.bodies.patched(old, patch, view.served, kind, options, warnings)
 
         entry = await self.registry.update(
-            view, namespace, info.name, info.subresource, transform, options, warnings, judge=judge
+            view,
+            namespace,
+            info.name,
+            info.subresource,
+            transform,
+            options,
+            warnings,
+            judge=judge,
+            attributes=attributes,
         )
         return _object(renderer, view, entry, 200)
 
@@ -417,7 +441,14 @@ class ApiServer:
         return lambda old, new: check_status_write(self.authorizer, user, info.verb, old, new)
 
     async def _scale(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str]
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        namespace: str,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         kind = patch_type(request.headers.get("content-type", "")) if info.verb == "patch" else ""
@@ -430,17 +461,44 @@ class ApiServer:
             merged = apply_json_patch(current, body) if kind == "json" else apply_merge_patch(current, body)
             return scale.rescale(old, merged)
 
-        entry = await self.registry.update(view, namespace, info.name, "", transform, options, [])
+        attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings)
+        attributes.kind = ("autoscaling", "v1", "Scale")
+        entry = await self.registry.update(
+            view, namespace, info.name, "", transform, options, warnings, attributes=attributes
+        )
         return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
 
     async def _delete(
-        self, request: Request, info: RequestInfo, view: View, namespace: str, query: Mapping[str, str], user: User
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        namespace: str,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         body = self.bodies.options(request)
         options = delete_options(body, query)
         renderer = self._renderer(request)
+
+        def attributes(of: str, name: str) -> Attributes:
+            return Attributes(
+                operation="DELETE",
+                served=view.served,
+                namespace=of,
+                name=name,
+                subresource=info.subresource,
+                user=user,
+                options={"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **(body or {})},
+                dry_run=options.dry_run,
+                warnings=warnings,
+            )
+
         if info.verb == "delete":
-            entry, gone = await self.registry.delete(view, namespace, info.name, options)
+            entry, gone = await self.registry.delete(
+                view, namespace, info.name, options, attributes(namespace, info.name)
+            )
             if gone and not view.stored.answers_deleted:
                 details = {"name": entry.name, "group": view.served.group, "kind": view.served.plural, "uid": entry.uid}
                 details = {key: value for key, value in details.items() if value}
@@ -452,7 +510,9 @@ class ApiServer:
         deleted: list[Entry] = []
         for entry in entries:
             try:
-                gone_entry, _ = await self.registry.delete(view, entry.namespace, entry.name, options)
+                gone_entry, _ = await self.registry.delete(
+                    view, entry.namespace, entry.name, options, attributes(entry.namespace, entry.name)
+                )
                 deleted.append(gone_entry)
             except StatusError as error:
                 if error.code != 404:
@@ -461,7 +521,13 @@ class ApiServer:
         return Response(200, dict(_HEADERS), renderer.many(view, deleted, metadata))
 
     async def _create_subresource(
-        self, request: Request, info: RequestInfo, view: View, query: Mapping[str, str]
+        self,
+        request: Request,
+        info: RequestInfo,
+        view: View,
+        query: Mapping[str, str],
+        user: User,
+        warnings: list[str],
     ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         sub = view.served.subresources[info.subresource]
@@ -469,6 +535,9 @@ class ApiServer:
             self.registry.entry(view, info.namespace, info.name)
             raise _no_agent(info)
         body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
+        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
+        attributes.kind = (sub.group or view.served.group, sub.version or "v1", sub.kind)
+        body = await self._admit_body(attributes, body)
         if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
             await pods.bind(self.registry, view, info.namespace, info.name, body, options)
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
@@ -482,6 +551,13 @@ class ApiServer:
             answer = request_token(self.authenticator, account, body, self.clock.time(), node)
             return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())
+
+    async def _admit_body(self, attributes: Attributes, body: Object) -> Object:
+        """What webhooks make of a body that is no object of the resource (a Binding, an Eviction)."""
+        forms = BodyForms()
+        body = await self.registry.admission.mutate(attributes, body, None, forms)
+        await self.registry.admission.validate(attributes, body, None, forms)
+        return body
 
     def _node_of(self, namespace: str, bound: Object) -> str:
         """The node of the pod that a token is bound to; StatusError 404 or 409."""
@@ -509,6 +585,36 @@ class ApiServer:
         found = self.catalog.find(group, version, plural)
         assert found is not None
         return found
+
+
+def _attributes(
+    operation: str,
+    kind: str,
+    info: RequestInfo,
+    served: Served,
+    user: User,
+    options: WriteOptions,
+    warnings: list[str],
+) -> Attributes:
+    """What admission gets to know of a write; ``kind`` is that of its options."""
+    passed: Object = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
+    if options.dry_run:
+        passed["dryRun"] = ["All"]
+    if options.field_manager:
+        passed["fieldManager"] = options.field_manager
+    if options.field_validation:
+        passed["fieldValidation"] = options.field_validation
+    return Attributes(
+        operation=operation,
+        served=served,
+        namespace=info.namespace if served.namespaced else "",
+        name=info.name,
+        subresource=info.subresource,
+        user=user,
+        options=passed,
+        dry_run=options.dry_run,
+        warnings=warnings,
+    )
 
 
 async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

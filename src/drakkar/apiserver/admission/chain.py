@@ -1,22 +1,29 @@
 """The order of admission, as the registry goes through it.
 
-A write is completed by the built-in rules (:meth:`Admission.complete`), then comes what users
-configured, then validation, then the bounds (:meth:`Admission.check`), and last of all quota.
+A write is completed by the built-in rules (:meth:`Admission.complete`) and changed by webhooks
+(:meth:`Admission.mutate`); then comes validation; then policies and webhooks judge it
+(:meth:`Admission.validate`), then the bounds (:meth:`Admission.check`), and last of all quota.
 
 Source: order of the admission plugins of kube-apiserver 1.37.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from drakkar.api.clock import Clock
 from drakkar.apiserver.admission import limits
+from drakkar.apiserver.admission.attributes import Attributes
+from drakkar.apiserver.admission.callers import Caller
+from drakkar.apiserver.admission.forms import Forms, ScaleForms
 from drakkar.apiserver.admission.pods import admit_pod
 from drakkar.apiserver.admission.quota import Charge, QuotaAdmission
+from drakkar.apiserver.admission.webhooks import Webhooks, random_uid
 from drakkar.apiserver.cache import State
-from drakkar.apiserver.catalog import Stored
+from drakkar.apiserver.catalog import Catalog, Stored
 from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.rbac import Authorizer
 
 Object = dict[str, Any]
 
@@ -25,17 +32,59 @@ VOLUMES = "/core/persistentvolumeclaims/"
 
 
 class Admission:
-    """Everything between validation of a write and its way to the store. Objects are in the stored version."""
+    """Everything beside validation between a write and the store. Objects are in the stored version."""
 
-    def __init__(self, state: State, committer: Committer, clock: Clock):
+    def __init__(
+        self,
+        state: State,
+        catalog: Catalog,
+        committer: Committer,
+        clock: Clock,
+        rng: random.Random,
+        authorizer: Authorizer,
+        forms: Forms,
+    ):
         self._state = state
+        self._forms = forms
+        self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
+        self.webhooks = Webhooks(state, catalog, self._caller, authorizer, random_uid(rng.getrandbits))
+
+    async def close(self) -> None:
+        """Closes connections to webhooks."""
+        await self._caller.close()
+
+    @property
+    def configured(self) -> bool:
+        """Whether users have configured anything that judges writes."""
+        return self.webhooks.configured(mutating=True) or self.webhooks.configured(mutating=False)
+
+    def _shown(self, attributes: Attributes, forms: Forms | None) -> Forms:
+        if forms is not None:
+            return forms
+        return ScaleForms() if attributes.subresource == "scale" else self._forms
 
     def complete(self, stored: Stored, namespace: str, obj: Object) -> None:
         """Fills in what the server adds to a new object, in place; StatusError 403."""
         if stored.prefix == PODS:
             admit_pod(obj, self._state.tables["/scheduling.k8s.io/priorityclasses/"])
             limits.set_defaults(obj, limits.limit_ranges(self._state, namespace))
+
+    async def mutate(
+        self, attributes: Attributes, new: Object, old: Object | None, forms: Forms | None = None
+    ) -> Object:
+        """The object as webhooks want it; StatusError when one refuses. May take seconds."""
+        if not self.webhooks.configured(mutating=True):
+            return new
+        return await self.webhooks.mutate(attributes, new, old, self._shown(attributes, forms))
+
+    async def validate(
+        self, attributes: Attributes, new: Object | None, old: Object | None, forms: Forms | None = None
+    ) -> None:
+        """StatusError when a policy or a webhook refuses. May take seconds."""
+        shown = self._shown(attributes, forms)
+        if self.webhooks.configured(mutating=False):
+            await self.webhooks.validate(attributes, new, old, shown)
 
     def check(self, stored: Stored, namespace: str, new: Object, old: Object | None) -> None:
         """Bounds that other objects set; StatusError 403."""
