@@ -30,8 +30,8 @@ from drakkar.api.resource.v1 import (
     ResourceClaimSpec,
 )
 from drakkar.api.selectors import tolerates
-from drakkar.inventory.pools import Base, bits
-from drakkar.inventory.selection import SelectorTable
+from drakkar.inventory.pools import Base, Form, bits
+from drakkar.inventory.selection import ERROR, YES, SelectorTable, mask_of
 from drakkar.inventory.snapshot import Snapshot
 from drakkar.inventory.switches import Switches
 
@@ -84,8 +84,10 @@ class Alternative:
     fault: FaultNote | None = None
     device_class: DeviceClass | None = None
     _bases: dict[int, OnBase] = field(default_factory=dict[int, OnBase])
-    _consumption: dict[tuple[int, int], Consumption | None] = field(
-        default_factory=dict[tuple[int, int], Consumption | None]
+    #: The same by form of the pool and answers of the selectors, for pools that are alike.
+    _alike: dict[tuple[object, ...], OnBase] = field(default_factory=dict[tuple[object, ...], OnBase])
+    _consumption: dict[tuple[Form, int], Consumption | None] = field(
+        default_factory=dict[tuple[Form, int], Consumption | None]
     )
 
     @property
@@ -94,16 +96,22 @@ class Alternative:
         return (tuple(text for _, _, text in self.selectors), self.tolerations, tuple(sorted(self.capacity.items())))
 
     def on_base(self, base: Base, table: SelectorTable, switches: Switches) -> OnBase:
-        """The masks for a pool; computed once per pool version."""
+        """The masks for a pool; worked out once for all pools of one form with equal answers of the selectors."""
         found = self._bases.get(base.serial)
         if found is None:
             if len(self._bases) >= _KEPT_BASES:
                 self._bases.clear()
+                self._alike.clear()
                 self._consumption.clear()
-            found = self._bases[base.serial] = self._compute(base, table, switches)
+            answers = [table.answers(text, base) for _, _, text in self.selectors]
+            key = (base.form, *answers)
+            found = self._alike.get(key)
+            if found is None:
+                found = self._alike[key] = self._compute(base, answers, switches)
+            self._bases[base.serial] = found
         return found
 
-    def _compute(self, base: Base, table: SelectorTable, switches: Switches) -> OnBase:
+    def _compute(self, base: Base, answers: list[bytes], switches: Switches) -> OnBase:
         alive = (1 << len(base.devices)) - 1
         unbound = 0
         if not switches.DeviceBindingAndStatus:
@@ -111,10 +119,9 @@ class Alternative:
                 if record.binding:
                     unbound |= 1 << position
         failing = 0
-        for _, _, text in self.selectors:
-            yes, error = table.select(text, base)
-            failing |= alive & error
-            alive &= yes
+        for answer in answers:
+            failing |= alive & mask_of(answer, ERROR)
+            alive &= mask_of(answer, YES)
         tainted = refused = 0
         if switches.DeviceTaints and base.tainted:
             for position in bits(base.tainted):
@@ -143,7 +150,7 @@ class Alternative:
 
     def consumption(self, base: Base, position: int, switches: Switches) -> Consumption | None:
         """What the device at the position would have to give; see :func:`capacity.consumption`."""
-        key = (base.serial, position)
+        key = (base.form, position)
         if key in self._consumption:
             return self._consumption[key]
         found = consumption(self.capacity, base.devices[position].device, switches.FractionalCapacityRange)

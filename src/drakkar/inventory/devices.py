@@ -9,7 +9,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
+from drakkar.api.names import DRAWN_FROM
 from drakkar.api.quantity import Quantity
+from drakkar.api.resource.drawn import draws_of
 from drakkar.api.resource.v1 import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule, ResourceSlice
 from drakkar.inventory.nodeselector import CompiledSelector, compile_node_selector
 
@@ -19,6 +23,10 @@ Scalar = tuple[str, bool | int | str]
 
 #: Stands for an attribute that is there but has no single value: a list, or nothing at all.
 NO_SCALAR: Final[Scalar] = ("none", "")
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_DRAWN_FROM: Final = f"{DRAWN_FROM}/"
 
 
 @lru_cache(maxsize=16384)
@@ -134,6 +142,25 @@ class SliceRecord:
         self.grouped = any(
             use.compatibilityGroups for device in spec.devices or () for use in device.consumesCounters or ()
         )
+
+    def likeness(self, counters: bool) -> tuple[object, ...]:
+        """Equal for slices that differ in names, attributes and node selection only.
+
+        With ``counters`` the slice counts for its counters, otherwise for its devices.
+        """
+        spec = self.slice.spec
+        if counters:
+            return (_encode(spec.sharedCounters),)
+        devices = spec.devices or ()
+        marks = [(d.capacity, d.consumesCounters, d.allowMultipleAllocations, d.bindingConditions) for d in devices]
+        taints: tuple[object, ...] = ()
+        if any([record.blocking for record in self.devices]):
+            taints = tuple([tuple([(t.key, t.value, t.effect) for t in r.blocking]) for r in self.devices])
+        draws: tuple[object, ...] = ()
+        attributes = {name for device in devices for name in device.attributes or ()}
+        if any([name.startswith(_DRAWN_FROM) for name in attributes]):
+            draws = tuple([draws_of(device) for device in devices])
+        return (_encode(marks), taints, draws, self.per_device, bool(spec.skipNodeOperations), self.grouped)
 
     @property
     def shared(self) -> bool:

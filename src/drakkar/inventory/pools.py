@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from drakkar.api.resource.v1 import Device
 from drakkar.inventory.devices import DeviceRecord, PoolKey, Scalar, SliceRecord, amount, scalar_of, values_of
 from drakkar.inventory.draws import Draw, Remembered, find_draws, kept, of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.switches import Switches
-from drakkar.inventory.usage import PoolUsage
+from drakkar.inventory.usage import UNUSED, PoolUsage
 
 #: (counter index, nano units) for each counter that a device draws on.
 Uses = tuple[tuple[int, int], ...]
@@ -33,32 +35,165 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+class Form:
+    """The devices of a pool without their names, attributes and nodes; pools that are alike share one.
+
+    What follows from positions alone is kept here, once for thousands of equal nodes: masks, draws, states of holding.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "binding",
+        "counter_names",
+        "declared",
+        "drawn",
+        "draws",
+        "fault_sets",
+        "groups",
+        "idle",
+        "multi",
+        "per_device",
+        "simple_names",
+        "single",
+        "size",
+        "skip",
+        "sound",
+        "states",
+        "tainted",
+        "whole",
+        "with_counters",
+    )
+
+    def __init__(self, members: tuple[SliceRecord, ...], switches: Switches, simple_names: bool) -> None:
+        #: Whether no name occurs twice (several nodes can publish the same one).
+        self.simple_names = simple_names
+        self.counter_names: list[tuple[str, str]] = []
+        self.declared: list[int] = []
+        #: Counter set names that occur twice.
+        self.fault_sets: list[str] = []
+        self.multi = self.per_device = self.skip = self.with_counters = self.tainted = self.binding = 0
+        #: Those of ``multi`` of which nobody can have a second share, because every share takes most of a capacity.
+        self.single = 0
+        #: Devices that a request without capacity can always have as far as capacity goes.
+        self.whole = 0
+        self.groups = False
+        devices: list[DeviceRecord] = []
+        seen_sets: set[str] = set()
+        for member in members:
+            if not _declares(member, switches):
+                self._classify(member, len(devices), switches)
+                devices += member.devices
+                continue
+            for counter_set in member.slice.spec.sharedCounters or ():
+                if counter_set.name in seen_sets:
+                    self.fault_sets.append(counter_set.name)
+                    continue
+                seen_sets.add(counter_set.name)
+                for name, counter in counter_set.counters.items():
+                    self.counter_names.append((counter_set.name, name))
+                    self.declared.append(amount(counter.value))
+        self.size = len(devices)
+        index = {name: number for number, name in enumerate(self.counter_names)}
+        #: Per position, what the device draws from the pool's counters.
+        self.draws: list[Uses] = [
+            tuple(
+                (index[(use.counterSet, name)], amount(counter.value))
+                for use in record.device.consumesCounters or ()
+                for name, counter in use.counters.items()
+                if (use.counterSet, name) in index
+            )
+            for record in devices
+        ]
+        #: Position → the counters that are drawn by shares of a capacity; None before somebody asked.
+        self.drawn: dict[int, tuple[Draw, ...]] | None = None
+        #: Whether all draws are on counters that are declared; None before somebody looked.
+        self.sound: bool | None = None
+        #: What is left when nothing is held, and other states by what tells them apart.
+        self.idle: BaseUsage | None = None
+        self.states: dict[Any, BaseUsage] = {}
+
+    def _classify(self, member: SliceRecord, first: int, switches: Switches) -> None:
+        """Fills the masks that follow from the devices of one slice."""
+        every = ((1 << len(member.devices)) - 1) << first
+        self.whole |= every
+        if member.per_device:
+            self.per_device |= every
+        if member.slice.spec.skipNodeOperations:
+            self.skip |= every
+        bit = 1 << first
+        for record in member.devices:
+            device = record.device
+            if record.multi and switches.ConsumableCapacity:
+                self.multi |= bit
+                if takes_most(device):
+                    self.single |= bit
+            if device.consumesCounters:
+                self.with_counters |= bit
+                self.groups = self.groups or (member.grouped and switches.CompatibilityGroups)
+            if record.blocking:
+                self.tainted |= bit
+            if record.binding:
+                self.binding |= bit
+            if device.capacity:
+                for capacity in device.capacity.values():
+                    if capacity.requestPolicy is not None or capacity.value[:1] == "-":
+                        self.whole &= ~bit
+                        break
+            bit <<= 1
+
+    def keep(self, key: Any, state: BaseUsage) -> BaseUsage:
+        """The state known under the key, which is this one if there is none yet."""
+        if len(self.states) >= _KEPT_STATES:
+            self.states.clear()
+        return self.states.setdefault(key, state)
+
+
+#: States of holding that a form remembers; more than a pool of eight devices can have.
+_KEPT_STATES: Final = 1024
+_FORMS: Final[WeakValueDictionary[Any, Form]] = WeakValueDictionary()
+
+
+def _declares(member: SliceRecord, switches: Switches) -> bool:
+    """Whether the slice counts for its counters and not for its devices."""
+    return member.counters and switches.PartitionableDevices
+
+
+def _form_of(members: tuple[SliceRecord, ...], devices: list[DeviceRecord], switches: Switches) -> Form:
+    """The form of a pool; equal keys mean that nothing but names, attributes and node selection differs."""
+    names = [record.name for record in devices]
+    simple = len(set(names)) == len(names)
+    parts = [member.likeness(_declares(member, switches)) for member in members]
+    key = (switches, simple or tuple(names), *parts)
+    found = _FORMS.get(key)
+    if found is None:
+        found = _FORMS[key] = Form(members, switches, simple)
+    return found
+
+
 class Base:
     """The devices and counters of a set of member slices, with positions."""
 
     __slots__ = (
-        "_by_name",
-        "_drawn",
-        "_draws",
         "_having",
         "_here",
         "_here_asked",
+        "_places",
+        "_remembered",
         "_scalars",
         "_sets",
         "beside",
         "binding",
-        "by_name",
         "counter_names",
         "declared",
         "devices",
         "fault_sets",
         "firsts",
+        "form",
         "groups",
         "key",
         "members",
         "multi",
         "per_device",
-        "selected",
         "serial",
         "simple_names",
         "single",
@@ -74,85 +209,53 @@ class Base:
         self.serial = Base._next
         self.key = key
         self.members = members
-        self.devices: list[DeviceRecord] = []
-        #: Slice name → position of its first device.
-        self.firsts: dict[str, int] = {}
-        #: Device name → mask of its positions (more than one when nodes publish the same name).
-        self.by_name: dict[str, int] = {}
-        self.counter_names: list[tuple[str, str]] = []
-        self.declared: list[int] = []
-        #: Counter set names that occur twice.
-        self.fault_sets: list[str] = []
-        seen_sets: set[str] = set()
-        for member in members:
-            if member.counters and switches.PartitionableDevices:
-                for counter_set in member.slice.spec.sharedCounters or ():
-                    if counter_set.name in seen_sets:
-                        self.fault_sets.append(counter_set.name)
-                        continue
-                    seen_sets.add(counter_set.name)
-                    for name, counter in counter_set.counters.items():
-                        self.counter_names.append((counter_set.name, name))
-                        self.declared.append(amount(counter.value))
-                continue
-            self.firsts[member.name] = len(self.devices)
-            for record in member.devices:
-                position = 1 << len(self.devices)
-                self.by_name[record.name] = self.by_name.get(record.name, 0) | position
-                self.devices.append(record)
-        self.simple_names = len(self.by_name) == len(self.devices)
         #: The pool's other slices, of older generations mostly.
         self.beside: tuple[SliceRecord, ...] = ()
-        #: Those of ``multi`` of which nobody can have a second share, because every share takes most of a capacity.
-        self.single = 0
-        self.multi = self.per_device = self.skip = self.with_counters = self.tainted = self.binding = 0
-        #: Devices that a request without capacity can always have as far as capacity goes.
-        self.whole = (1 << len(self.devices)) - 1
-        self.groups = False
-        self._classify(switches)
-        #: Selector text → (passing, failing) positions; filled by the selector table.
-        self.selected: dict[str, tuple[int, int]] = {}
+        #: Slice name → position of its first device.
+        self.firsts: dict[str, int] = {}
+        with_devices = [member for member in members if not _declares(member, switches)]
+        if len(with_devices) == 1:
+            self.devices: list[DeviceRecord] = with_devices[0].devices
+            self.firsts[with_devices[0].name] = 0
+        else:
+            self.devices = []
+            for member in with_devices:
+                self.firsts[member.name] = len(self.devices)
+                self.devices += member.devices
+        self.form = form = _form_of(members, self.devices, switches)
+        self.counter_names = form.counter_names
+        self.declared = form.declared
+        self.fault_sets = form.fault_sets
+        self.simple_names = form.simple_names
+        self.multi = form.multi
+        self.single = form.single
+        self.per_device = form.per_device
+        self.skip = form.skip
+        self.with_counters = form.with_counters
+        self.tainted = form.tainted
+        self.binding = form.binding
+        self.whole = form.whole
+        self.groups = form.groups
+        self._places: dict[str, int] | None = None
+        self._remembered: dict[str, Remembered | None] | None = None
         #: Node label → positions whose own selector is content with it; the others have to be asked.
         self._here: dict[Hook, int] | None = None
         self._here_asked = 0
-        self._draws: list[Uses] | None = None
-        self._drawn: dict[int, tuple[Draw, ...]] | None = None
-        self._by_name: dict[str, Remembered | None] = {}
-        self._scalars: dict[str, list[Scalar | None]] = {}
-        self._sets: dict[str, list[frozenset[Scalar]]] = {}
-        self._having: dict[str, dict[Scalar, int]] = {}
+        self._scalars: dict[str, list[Scalar | None]] | None = None
+        self._sets: dict[str, list[frozenset[Scalar]]] | None = None
+        self._having: dict[str, dict[Scalar, int]] | None = None
 
-    def _classify(self, switches: Switches) -> None:
-        """Fills the masks that follow from the devices alone."""
-        for member in self.members:
-            first = self.firsts.get(member.name)
-            if first is None:
-                continue
-            every = ((1 << len(member.devices)) - 1) << first
-            if member.per_device:
-                self.per_device |= every
-            if member.slice.spec.skipNodeOperations:
-                self.skip |= every
-            bit = 1 << first
-            for record in member.devices:
-                device = record.device
-                if record.multi and switches.ConsumableCapacity:
-                    self.multi |= bit
-                    if takes_most(device):
-                        self.single |= bit
-                if device.consumesCounters:
-                    self.with_counters |= bit
-                    self.groups = self.groups or (member.grouped and switches.CompatibilityGroups)
-                if record.blocking:
-                    self.tainted |= bit
-                if record.binding:
-                    self.binding |= bit
-                if device.capacity:
-                    for capacity in device.capacity.values():
-                        if capacity.requestPolicy is not None or capacity.value[:1] == "-":
-                            self.whole &= ~bit
-                            break
-                bit <<= 1
+    @property
+    def by_name(self) -> dict[str, int]:
+        """Device name → mask of its positions (more than one when nodes publish the same name)."""
+        found = self._places
+        if found is None:
+            found = self._places = {}
+            position = 1
+            for record in self.devices:
+                found[record.name] = found.get(record.name, 0) | position
+                position <<= 1
+        return found
 
     def on_node(self, targets: int, labels: dict[str, str], name: str) -> int:
         """Those of the targeted positions whose own node fields select the node too."""
@@ -191,18 +294,7 @@ class Base:
 
     def draws(self) -> list[Uses]:
         """Per position, what the device draws from the pool's counters."""
-        if self._draws is None:
-            index = {name: number for number, name in enumerate(self.counter_names)}
-            self._draws = [
-                tuple(
-                    (index[(use.counterSet, name)], amount(counter.value))
-                    for use in record.device.consumesCounters or ()
-                    for name, counter in use.counters.items()
-                    if (use.counterSet, name) in index
-                )
-                for record in self.devices
-            ]
-        return self._draws
+        return self.form.draws
 
     @property
     def reusable(self) -> int:
@@ -211,15 +303,18 @@ class Base:
 
     def drawn(self) -> dict[int, tuple[Draw, ...]]:
         """Position → the counters that are drawn by shares of a capacity; empty for nearly all pools."""
-        if self._drawn is None:
-            self._drawn = find_draws(self)
-        return self._drawn
+        found = self.form.drawn
+        if found is None:
+            found = self.form.drawn = find_draws(self)
+        return found
 
     def draws_of(self, name: str) -> Remembered | None:
         """What the devices of this name draw; None when there is none."""
-        if name not in self._by_name:
-            self._by_name[name] = of_name(self.published(name))
-        return self._by_name[name]
+        if self._remembered is None:
+            self._remembered = {}
+        if name not in self._remembered:
+            self._remembered[name] = of_name(self.published(name))
+        return self._remembered[name]
 
     def published(self, name: str) -> list[Device]:
         """The devices of this name."""
@@ -231,6 +326,8 @@ class Base:
 
     def scalars(self, attribute: str) -> list[Scalar | None]:
         """Per position, the scalar value of an attribute; None where it is missing, ``NO_SCALAR`` for a list."""
+        if self._scalars is None:
+            self._scalars = {}
         found = self._scalars.get(attribute)
         if found is None:
             found = self._scalars[attribute] = [
@@ -244,6 +341,8 @@ class Base:
 
     def values_of(self, attribute: str) -> dict[Scalar, int]:
         """Scalar values of an attribute in the pool → positions."""
+        if self._having is None:
+            self._having = {}
         masks = self._having.get(attribute)
         if masks is None:
             masks = self._having[attribute] = {}
@@ -254,6 +353,8 @@ class Base:
 
     def sets(self, attribute: str) -> list[frozenset[Scalar]]:
         """Per position, the value of an attribute as a set; empty where it is missing."""
+        if self._sets is None:
+            self._sets = {}
         found = self._sets.get(attribute)
         if found is None:
             found = self._sets[attribute] = [
@@ -306,9 +407,9 @@ class BaseUsage:
     """What usage means for the positions of a base: bits in use, counters left, shares taken."""
 
     __slots__ = (
-        "_base",
         "_fitting",
         "_fitting_kept",
+        "_form",
         "busy",
         "consumed",
         "held_groups",
@@ -321,7 +422,7 @@ class BaseUsage:
     )
 
     def __init__(self, base: Base, usage: PoolUsage) -> None:
-        self._base = base
+        self._form = base.form
         self._fitting: int | None = None
         self._fitting_kept: int | None = None
         self.busy = 0
@@ -371,16 +472,16 @@ class BaseUsage:
         return found
 
     def _find_fitting(self, upstream: bool) -> int:
-        base = self._base
-        every = (1 << len(base.devices)) - 1
-        paid = self.shared & base.multi
-        asked = base.with_counters & ~paid
-        if not base.declared or not asked:
+        form = self._form
+        every = (1 << form.size) - 1
+        paid = self.shared & form.multi
+        asked = form.with_counters & ~paid
+        if not form.declared or not asked:
             return every
         if self.negative if upstream else self.unknown:
             return every & ~asked
         residual = self.residual if upstream else self.residual_kept
-        draws = base.draws()
+        draws = form.draws
         for position in bits(asked):
             for counter, nanos in draws[position]:
                 if residual[counter] < nanos:
@@ -388,15 +489,38 @@ class BaseUsage:
                     break
         return every
 
+    def value(self) -> tuple[Any, ...]:
+        """Equal for states of one form in which the same is left."""
+        consumed = [(position, tuple(sorted(sums.items()))) for position, sums in sorted(self.consumed.items())]
+        left = tuple(self.residual), tuple(self.residual_kept)
+        return (self.busy, self.shared, tuple(consumed), left, self.unknown, self.held_groups)
+
 
 def usage_on(base: Base, usage: PoolUsage) -> BaseUsage:
-    """The usage seen through a base; kept with the usage."""
+    """The usage seen through a base. Bases of one form share their states, so equal states are one object."""
+    form = base.form
+    if usage is UNUSED:
+        if form.idle is None:
+            form.idle = form.keep(0, BaseUsage(base, usage))
+        return form.idle
     found = usage.cache.get(base.serial)
     if isinstance(found, BaseUsage):
         return found
-    made = BaseUsage(base, usage)
-    usage.cache[base.serial] = made
+    usage.cache[base.serial] = made = _state_of(base, usage)
     return made
+
+
+def _state_of(base: Base, usage: PoolUsage) -> BaseUsage:
+    form = base.form
+    if not (usage.shares or usage.consumed or usage.ghosts) and form.simple_names:
+        # Only whole devices are held, so everything follows from their positions, if all are published.
+        by_name = base.by_name
+        positions = [by_name.get(name, 0) for name in usage.dedicated]
+        if 0 not in positions:
+            busy = sum(positions)
+            return form.states.get(busy) or form.keep(busy, BaseUsage(base, usage))
+    made = BaseUsage(base, usage)
+    return form.keep(made.value(), made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -540,8 +664,12 @@ class Pool:
             return None
         if base.fault_sets:
             return f"counter set {base.fault_sets[0]} is declared twice"
+        if base.form.sound:
+            return None
         every = (1 << len(base.devices)) - 1
-        return base.unknown_counter(targets) or base.unknown_counter(every & ~targets)
+        fault = base.unknown_counter(targets) or base.unknown_counter(every & ~targets)
+        base.form.sound = fault is None
+        return fault
 
     def _base(self, members: list[SliceRecord]) -> Base:
         ordered = sorted(members, key=lambda record: record.name.encode())

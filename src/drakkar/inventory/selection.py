@@ -383,31 +383,46 @@ class SelectorTable:
             for record in pool.slices.values():
                 self.enter(record)
 
-    def select(self, text: str, base: Base) -> tuple[int, int]:
-        """Positions of a pool that the selector passes, and positions where it fails with an error."""
-        found = base.selected.get(text)
-        if found is not None:
-            return found
-        yes = error = 0
+    def answers(self, text: str, base: Base) -> bytes:
+        """What the selector says per position of a pool: NO, YES or ERROR."""
         selector = self.selector(text)
+        parts: list[bytearray] = []
         for member in base.members:
-            first = base.firsts.get(member.name)
-            if first is None or not member.devices:
+            if member.name not in base.firsts or not member.devices:
                 continue
             row = self.enter(member)
-            if len(selector.results) < row + len(member.devices):
+            end = row + len(member.devices)
+            if len(selector.results) < end:
                 selector.extend(self.rows, self)
-            answers = selector.results[row : row + len(member.devices)]
-            yes |= _mask(answers, YES) << first
-            error |= _mask(answers, ERROR) << first
-        base.selected[text] = yes, error
-        return yes, error
+            parts.append(selector.results[row:end])
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def codes(self, attribute: str, base: Base) -> bytes:
+        """The values of an attribute at the positions of a pool; equal bytes stand for equal values."""
+        domain, _, name = attribute.partition("/")
+        column = self.column(("attributes", domain, name))
+        parts: list[bytes] = []
+        for member in base.members:
+            if member.name not in base.firsts or not member.devices:
+                continue
+            row = self.enter(member)
+            end = row + len(member.devices)
+            if len(column.codes) < end:
+                column.extend(self.rows)
+            parts.append(column.codes[row:end].tobytes())
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def select(self, text: str, base: Base) -> tuple[int, int]:
+        """Positions of a pool that the selector passes, and positions where it fails with an error."""
+        answers = self.answers(text, base)
+        return mask_of(answers, YES), mask_of(answers, ERROR)
 
 
 _BITS: Final = {wanted: bytes(49 if answer == wanted else 48 for answer in range(256)) for wanted in (YES, ERROR)}
 
 
-def _mask(answers: bytearray, wanted: int) -> int:
+def mask_of(answers: bytes, wanted: int) -> int:
+    """The positions that have the wanted answer."""
     if wanted not in answers:
         return 0
     return int(answers[::-1].translate(_BITS[wanted]), 2)

@@ -59,7 +59,6 @@ def test_answers_are_those_of_each_device(first: int) -> None:
                 for member in base.members:
                     together.enter(member)
             for base in group:
-                base.selected.clear()
                 yes, error = together.select(text, base)
                 for position, record in enumerate(base.devices):
                     answer = alone.selector(text).ask(record, alone)
