@@ -58,6 +58,7 @@ DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", True)
 DAEMONSET = Kind("apps", "v1", "DaemonSet", "daemonsets", True)
 STATEFULSET = Kind("apps", "v1", "StatefulSet", "statefulsets", True)
 CONTROLLERREVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", True)
+PERSISTENTVOLUME = _core("PersistentVolume", "persistentvolumes", False)
 PERSISTENTVOLUMECLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims")
 PODDISRUPTIONBUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
 RESOURCEQUOTA = _core("ResourceQuota", "resourcequotas")
@@ -74,7 +75,7 @@ RESOURCEPOOLSTATUSREQUEST = Kind(
 )
 
 KINDS: tuple[Kind, ...] = (
-    NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,
+    NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,
     REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION, PODDISRUPTIONBUDGET, RESOURCEQUOTA,
     RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE,
 )  # fmt: skip

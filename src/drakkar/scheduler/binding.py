@@ -20,8 +20,8 @@ class Binding(Enum):
     FAILED = "failed"
 
 
-def binding_state(claim: resource.ResourceClaim, now: float) -> tuple[Binding, str]:
-    """The state at Unix time ``now``, and what is missing or went wrong."""
+def binding_state(claim: resource.ResourceClaim, now: float, timeout: float = BINDING_TIMEOUT) -> tuple[Binding, str]:
+    """The state at Unix time ``now``, and what is missing or went wrong; ``timeout`` counts from the allocation."""
     allocation = claim.status.allocation
     reported = {
         (entry.driver, entry.pool, entry.device): entry.conditions or () for entry in claim.status.devices or ()
@@ -43,14 +43,14 @@ def binding_state(claim: resource.ResourceClaim, now: float) -> tuple[Binding, s
             missing = f"device {result.device} of claim {name_of(claim)} waits for {', '.join(absent)}"
     if not missing:
         return Binding.READY, ""
-    if now >= deadline(claim):
-        return Binding.FAILED, f"{missing}, for more than {BINDING_TIMEOUT:.0f} s"
+    if now >= deadline(claim, timeout):
+        return Binding.FAILED, f"{missing}, for more than {timeout:g} s"
     return Binding.WAITING, missing
 
 
-def deadline(claim: resource.ResourceClaim) -> float:
+def deadline(claim: resource.ResourceClaim, timeout: float = BINDING_TIMEOUT) -> float:
     """Unix time at which waiting for the claim's conditions ends."""
     allocation = claim.status.allocation
     if allocation is None or not allocation.allocationTimestamp:
         return float("inf")
-    return parse_timestamp(allocation.allocationTimestamp) + BINDING_TIMEOUT
+    return parse_timestamp(allocation.allocationTimestamp) + timeout

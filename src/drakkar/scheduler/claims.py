@@ -100,3 +100,10 @@ def releasable(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim) ->
     if any(member.node for member in cluster.members(claim)):
         return False
     return all(entry.resource == "pods" and entry.uid in waiting for entry in claim.status.reservedFor or ())
+
+
+def used_by_others(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim) -> bool:
+    """Whether other pods hold the claim already."""
+    if any(entry.uid != pod.uid for entry in claim.status.reservedFor or ()):
+        return True
+    return any(member.node and member.uid != pod.uid for member in cluster.members(claim))

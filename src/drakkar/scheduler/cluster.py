@@ -14,12 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from drakkar.api.features import Features
 from drakkar.api.meta import NodeSelector, Object
 from drakkar.api.names import LABEL_HOSTNAME, PODS_PER_NODE
 from drakkar.api.objects import (
     annotations_of,
     is_deleting,
     key_of,
+    labels_of,
     name_of,
     pod_is_done,
     pod_node,
@@ -29,11 +31,15 @@ from drakkar.api.objects import (
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory import Inventory
 from drakkar.inventory.pools import Base
+from drakkar.scheduler.binding import BINDING_TIMEOUT
+from drakkar.scheduler.charges import Tariffs, charged
 from drakkar.scheduler.extended import ExtendedClasses, is_special, owner_uid
 from drakkar.scheduler.holders import Holders
 from drakkar.scheduler.nodes import Node
 from drakkar.scheduler.pods import PodView, claim_keys
+from drakkar.scheduler.refusal import Cause
 from drakkar.scheduler.taints import DeviceTaints
+from drakkar.scheduler.volumes import Volumes
 
 
 @dataclass(slots=True)
@@ -55,8 +61,14 @@ class Cluster:
     """Nodes, pods, claims and devices, with the decisions in flight laid over them."""
 
     def __init__(self, inventory: Inventory | None = None):
-        self.inventory = inventory or Inventory()
+        self.inventory = inventory or Inventory(Features.drakkar())
+        #: Seconds from an allocation until missing binding conditions count as a failure.
+        self.binding_timeout = BINDING_TIMEOUT
         self.taints = DeviceTaints()
+        self.tariffs = Tariffs()
+        self.volumes = Volumes()
+        #: Namespace → labels.
+        self.namespaces: dict[str, dict[str, str]] = {}
         self.extended = ExtendedClasses()
         self.nodes: dict[str, Node] = {}
         #: Resource → how many nodes offer some of it themselves.
@@ -68,6 +80,8 @@ class Cluster:
         self._placed: dict[str, tuple[str, PodView]] = {}
         #: Pods on nodes that are not known (yet), by node and uid.
         self._strays: dict[str, dict[str, PodView]] = {}
+        #: Placed pods that keep others away from where they are, by uid: node and pod.
+        self.repelling: dict[str, tuple[str, PodView]] = {}
         #: Pods whose place has been decided but not been seen back.
         self._assumed: set[str] = set()
         self._members: dict[str, dict[str, Member]] = {}
@@ -83,18 +97,20 @@ class Cluster:
 
     # nodes
 
-    def set_node(self, obj: Object) -> bool:
-        """Takes over a Node; answers whether it may take pods that it did not take before."""
+    def set_node(self, obj: Object) -> frozenset[Cause]:
+        """Takes over a Node; answers what about it may let it take pods that it did not take before."""
         node = Node.of(obj)
         old = self.nodes.get(node.name)
+        changes = frozenset((Cause.NODE,))
         if old is None:
             if self._order is not None:
                 self._order.append(node.name)
             for view in self._strays.pop(node.name, {}).values():
                 node.place(view)
         else:
-            if old.offers_same_as(node):
-                return False
+            changes = old.changes_to(node)
+            if not changes:
+                return changes
             node.used, node.pods = old.used, old.pods
         if old is not None:
             self.offers.subtract(_offered(old))
@@ -104,7 +120,7 @@ class Cluster:
         self.nodes[node.name] = node
         if old is None or old.labels != node.labels or old.declared_features != node.declared_features:
             self.inventory.set_node(node.name, node.labels, node.declared_features)
-        return True
+        return changes
 
     def remove_node(self, name: str) -> None:
         """Forgets a Node; pods on it stay known."""
@@ -152,28 +168,32 @@ class Cluster:
 
     # pods
 
-    def set_pod(self, pod: Object) -> bool:
-        """Takes over a Pod; answers whether it gave room back (it ended)."""
+    def set_pod(self, pod: Object) -> frozenset[Cause]:
+        """Takes over a Pod; answers what for others may have become better by it."""
         uid = uid_of(pod)
         if pod_is_done(pod):
             return self.remove_pod(uid)
         node = pod_node(pod)
+        changes: frozenset[Cause] = frozenset()
         if node:
+            expected = uid in self._assumed
             self._assumed.discard(uid)
             placed = self._placed.get(uid)
-            if placed is None or placed[0] != node or placed[1].obj.get("spec") != pod.get("spec"):
+            if placed is None or placed[0] != node or _seen(placed[1].obj) != _seen(pod):
+                known = placed is None or (expected and placed[0] == node)
+                changes = frozenset((Cause.POD,) if known else (Cause.POD, Cause.ROOM))
                 self._displace(uid)
-                self._place(node, PodView.of(pod))
+                self._place(node, PodView.of(pod).with_more(charged(pod)))
         elif uid in self._assumed:
             node = self._placed[uid][0]
         self._enlist(uid, claim_keys(pod), node, is_deleting(pod))
-        return False
+        return changes
 
-    def remove_pod(self, uid: str) -> bool:
-        """Forgets a pod; answers whether it gave room back."""
+    def remove_pod(self, uid: str) -> frozenset[Cause]:
+        """Forgets a pod; answers what for others may have become better by it."""
         self._assumed.discard(uid)
         self._enlist(uid, frozenset(), "", False)
-        return self._displace(uid)
+        return frozenset((Cause.ROOM,) if self._displace(uid) else ())
 
     def _enlist(self, uid: str, keys: frozenset[str], node: str, deleting: bool) -> None:
         for key in self._claims_of.get(uid, frozenset()) - keys:
@@ -190,6 +210,8 @@ class Cluster:
 
     def _place(self, node: str, view: PodView) -> None:
         self._placed[view.uid] = (node, view)
+        if view.away:
+            self.repelling[view.uid] = (node, view)
         if node in self.nodes:
             self.nodes[node].place(view)
         else:
@@ -197,6 +219,7 @@ class Cluster:
 
     def _displace(self, uid: str) -> bool:
         placed = self._placed.pop(uid, None)
+        self.repelling.pop(uid, None)
         if placed is None:
             return False
         if placed[0] in self.nodes:
@@ -214,17 +237,29 @@ class Cluster:
         """The pods that use the claim and have not ended."""
         return self._members.get(key_of(claim), {}).values()
 
+    # what the rules of nodes look at besides
+
+    def set_namespace(self, namespace: Object) -> None:
+        """Takes over a Namespace: affinity terms select by its labels."""
+        self.namespaces[name_of(namespace)] = labels_of(namespace)
+
+    def remove_namespace(self, name: str) -> None:
+        """Forgets a Namespace."""
+        self.namespaces.pop(name, None)
+
     # devices
 
     def set_slice(self, item: resource.ResourceSlice) -> None:
         """Takes over a ResourceSlice."""
         self.inventory.set_slice(item)
         self.taints.set_slice(item)
+        self.tariffs.set_slice(item)
 
     def remove_slice(self, name: str) -> None:
         """Forgets a ResourceSlice."""
         self.inventory.remove_slice(name)
         self.taints.remove_slice(name)
+        self.tariffs.remove_slice(name)
 
     def set_class(self, item: resource.DeviceClass) -> None:
         """Takes over a DeviceClass."""
@@ -357,6 +392,13 @@ class Cluster:
             del self.in_flight[uid]
             if uid not in self._written:
                 self.inventory.forget(uid)
+
+
+def _seen(pod: Object) -> tuple[Any, ...]:
+    """The parts of a bound pod that other pods' placement depends on."""
+    status = pod.get("status") or {}
+    charges = status.get("nodeAllocatableResourceClaimStatuses")
+    return pod.get("spec"), labels_of(pod), is_deleting(pod), charges
 
 
 def _offered(node: Node) -> dict[str, int]:

@@ -34,16 +34,18 @@ from drakkar.api.objects import (
     uid_of,
 )
 from drakkar.api.resource import v1 as resource
+from drakkar.api.tree import child
 from drakkar.client import Cache, Client, timestamp
-from drakkar.scheduler.binding import BINDING_TIMEOUT, Binding, binding_state, deadline
+from drakkar.scheduler.binding import Binding, binding_state, deadline
 from drakkar.scheduler.claims import reserved_for
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Placement
-from drakkar.scheduler.extended import Extended
 from drakkar.scheduler.pods import PodView, consumer, is_waiting
 
 logger = logging.getLogger(__name__)
 
+#: What devices cost the node, in the pod's status.
+CHARGES = "nodeAllocatableResourceClaimStatuses"
 #: Attempts of one conditional write on newer and newer state.
 ATTEMPTS = 5
 #: Longest wait for an own write on the watch, in seconds (spec/groups.md 3.2).
@@ -92,22 +94,22 @@ class Committer:
         Raises Lost when a new decision is needed, ApiError and Unreachable as they come.
         """
         written: list[resource.ResourceClaim] = []
+        special = placement.extended.claim if placement.extended is not None else None
         for claim, allocation in placement.allocations:
-            if placement.extended is not None and claim is placement.extended.claim:
-                claim = await self._make(pod, claim, allocation)
+            if claim is special and not resource_version_of(claim):
+                claim = special = await self._make(pod, claim, allocation)
             written.append(await self._allocate(pod, claim, allocation))
         for claim in placement.joined:
             await self._reserve(pod, claim)
         # Allocations of an earlier run, too, have to have won before the pod is bound.
         seen = [await self._confirm(pod, claim) for claim in (*written, *placement.joined, *placement.held)]
-        if placement.extended is not None:
-            pod = await self._note_extended(pod, placement.extended, name_of(written[-1]))
-        return pod, seen
+        return await self._note(pod, placement, special), seen
 
     async def prepared(self, claims: Sequence[resource.ResourceClaim]) -> None:
         """Waits for the binding conditions of the claims' devices; raises Lost when they fail."""
         for claim in claims:
-            rest = max(0.0, min(deadline(claim) - self._clock.time(), BINDING_TIMEOUT))
+            timeout = self._cluster.binding_timeout
+            rest = max(0.0, min(deadline(claim, timeout) - self._clock.time(), timeout))
             await self._claims.until(lambda claim=claim: self._state(claim)[0] is not Binding.WAITING, rest)
             state, text = self._state(claim)
             if state is not Binding.READY:
@@ -121,7 +123,7 @@ class Committer:
         seen = self._claims.get(namespace_of(claim), name_of(claim))
         if seen is None or uid_of(seen) != uid_of(claim) or not _same(seen.status.allocation, claim.status.allocation):
             return Binding.FAILED, ""
-        return binding_state(seen, self._clock.time())
+        return binding_state(seen, self._clock.time(), self._cluster.binding_timeout)
 
     # claims
 
@@ -135,11 +137,37 @@ class Committer:
         self._cluster.adopt(pod, uid_of(draft), made, allocation)
         return made
 
-    async def _note_extended(self, pod: PodView, extended: Extended, name: str) -> PodView:
-        """Says in the pod's status which claim serves which containers."""
-        status = {"resourceClaimName": name, "requestMappings": [*extended.mappings]}
+    async def _note(self, pod: PodView, placement: Placement, special: resource.ResourceClaim | None) -> PodView:
+        """Says in the pod's status which claim serves which containers, and what the devices cost its node."""
+        status: dict[str, Any] = {}
+        if placement.extended is not None and special is not None:
+            mappings = [*placement.extended.mappings]
+            status["extendedResourceClaimStatus"] = {
+                "resourceClaimName": name_of(special),
+                "requestMappings": mappings,
+            }
+            names = {uid_of(placement.extended.claim): name_of(special)}
+        else:
+            names = {}
+        if placement.charge is not None:
+            status[CHARGES] = placement.charge.status(names)
+        elif child(pod.obj, "status").get(CHARGES):
+            status[CHARGES] = []
+        return await self._patch_status(pod, status) if status else pod
+
+    async def uncharge(self, pod: PodView) -> None:
+        """Takes back what :meth:`write_claims` said about costs: the pod does not go where they would arise."""
+        fresh = await self.pod_now(pod)
+        if fresh is not None and not pod_node(fresh) and child(fresh, "status").get(CHARGES):
+            await self._patch_status(PodView.of(fresh), {CHARGES: []})
+
+    async def nominate(self, pod: PodView, node: str) -> PodView:
+        """Says in the pod's status where it is to run, while its devices are being prepared."""
+        return await self._patch_status(pod, {"nominatedNodeName": node})
+
+    async def _patch_status(self, pod: PodView, status: dict[str, Any]) -> PodView:
         metadata = {"uid": pod.uid, "resourceVersion": resource_version_of(pod.obj)}
-        body = {"metadata": metadata, "status": {"extendedResourceClaimStatus": status}}
+        body = {"metadata": metadata, "status": status}
         fresh = await self._client.patch(POD, pod.name, pod.namespace, body, subresource="status")
         return PodView.of(fresh)
 

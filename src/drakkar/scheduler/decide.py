@@ -9,23 +9,33 @@ find room too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from drakkar import allocator
 from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
-from drakkar.api.objects import key_of, name_of, uid_of
+from drakkar.api.objects import is_deleting, key_of, name_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.selectors import node_selector_matches
 from drakkar.scheduler.alternatives import first_choices, highest, taken
 from drakkar.scheduler.binding import Binding, binding_state
-from drakkar.scheduler.claims import Obstacle, claims_of, obstacle_of, releasable, reserved_for, taint_on
+from drakkar.scheduler.charges import Charge
+from drakkar.scheduler.claims import (
+    Obstacle,
+    claims_of,
+    obstacle_of,
+    releasable,
+    reserved_for,
+    taint_on,
+    used_by_others,
+)
 from drakkar.scheduler.cluster import Cluster, pods_per_node
 from drakkar.scheduler.extended import Extended, make_extended
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
-from drakkar.scheduler.queue import Cause
+from drakkar.scheduler.refusal import Cause, Refusal, refusal
+from drakkar.scheduler.surroundings import Surroundings
 
 #: How many nodes that would do are compared before the best is taken.
 COMPARED = 32
@@ -33,6 +43,9 @@ COMPARED = 32
 SEARCHED = 512
 #: How many of the nodes that the allocator left out are looked at for the reason.
 EXPLAINED = 256
+
+_DEVICES = (Cause.DEVICE,)
+_ANYTHING = tuple(Cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,12 @@ class Placement:
     joined: tuple[resource.ResourceClaim, ...] = ()
     #: Claims that are allocated and reserved already.
     held: tuple[resource.ResourceClaim, ...] = ()
+    #: What the devices cost the node beside what the pod asks for.
+    charge: Charge | None = None
+
+    def footprint(self, pod: PodView) -> PodView:
+        """The pod as its node has to count it."""
+        return self.charge.on(pod) if self.charge is not None else pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +89,8 @@ class Pending:
     passing: bool = False
     #: Not the cluster is too full, but something is wrong (a claim, a class, an expression).
     error: bool = False
+    #: Node by node what was in the way, where it was looked at; the rest ended at ``details``.
+    nodes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 Decision = Placement | Pending
@@ -88,7 +109,10 @@ def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: in
     obstacle = obstacle_of(cluster, pod, found)
     if obstacle is not None:
         return _blocked(cluster, obstacle, keys, frozenset({Cause.CLAIM}))
-    attempt = _Attempt(cluster, pod, found, keys, policy, start)
+    around = Surroundings(cluster, pod)
+    if around.obstacle is not None:
+        return _blocked(cluster, Obstacle("node-unfit", around.obstacle.text), keys, around.obstacle.causes)
+    attempt = _Attempt(cluster, pod, found, keys, policy, start, around)
     return attempt.useless_claim(now) or attempt.decide()
 
 
@@ -109,9 +133,11 @@ class _Attempt:
         keys: frozenset[str],
         policy: str,
         start: int,
+        around: Surroundings,
     ):
         self.cluster = cluster
         self.pod = pod
+        self.around = around
         self.keys = keys
         self.policy = policy
         self.start = start
@@ -121,38 +147,78 @@ class _Attempt:
         #: Extended resources that a class stands behind, and those of them that become a claim on the nodes just tried.
         self.classes = {name: found for name in pod.requests if (found := cluster.extended.behind(name)) is not None}
         self.missing: frozenset[str] = frozenset()
+        #: A claim for extended resources that an earlier attempt made and that still serves.
+        self.kept: resource.ResourceClaim | None = None
+        #: The pod with what the devices cost that its allocated claims hold.
+        self.footprint = pod
         #: Text → how many nodes it keeps from the pod.
         self.refusals: Counter[str] = Counter()
+        self.causes: set[Cause] = set()
+        self.by_node: dict[str, str] = {}
         #: Allocated claims that kept a node out which was fit otherwise.
         self.unavailable: dict[str, resource.ResourceClaim] = {}
         self.details: Reason | None = None
 
     def useless_claim(self, now: float) -> Pending | None:
-        """A claim of the pod whose allocation serves nobody any more."""
+        """A claim of the pod whose allocation serves nobody any more, or not this pod."""
+        left_over = self.take_up()
+        if left_over is not None:
+            return left_over
         for claim in self.settled:
             broken = taint_on(self.cluster, claim)
             if broken is None:
-                state, text = binding_state(claim, now)
+                state, text = binding_state(claim, now, self.cluster.binding_timeout)
                 broken = Obstacle("binding-failed", text) if state is Binding.FAILED else None
             if broken is not None:
                 release = claim if releasable(self.cluster, self.pod, claim) else None
                 pending = _blocked(self.cluster, broken, self.keys, frozenset({Cause.CLAIM, Cause.DEVICE}))
                 return replace(pending, release=release)
-        stale = self.cluster.special_claim(self.pod.uid)
-        if stale is not None:
-            text = f"resourceclaim {name_of(stale)} is left over from an earlier attempt"
-            keys = self.keys | {key_of(stale)}
-            pending = _blocked(self.cluster, Obstacle("claim-missing", text), keys, frozenset({Cause.CLAIM}))
-            return replace(pending, discard=stale)
+            mapped = self.cluster.tariffs.mapped(claim)
+            if mapped is not None and used_by_others(self.cluster, self.pod, claim):
+                text = (
+                    f"resourceclaim {name_of(claim)} has a mapped device ({mapped}) and cannot be shared across pods; "
+                    "give each pod a claim of its own by a ResourceClaimTemplate"
+                )
+                return _blocked(self.cluster, Obstacle("in-use", text), self.keys, frozenset({Cause.CLAIM}))
         return None
 
     def decide(self) -> Decision:
+        charge = self.cluster.tariffs.charge(self.pod, self._held_now())
+        if charge is not None:
+            self.footprint = charge.on(self.pod)
         for missing, among in self._variants():
             self.missing = missing
             decision = self._try(among)
             if decision is not None:
                 return decision
         return self._pending()
+
+    def take_up(self) -> Pending | None:
+        """Goes on with the claim for extended resources that an earlier attempt left, or has it deleted."""
+        left = self.cluster.special_claim(self.pod.uid)
+        if left is None:
+            return None
+        self.keys |= {key_of(left)}
+        if not is_deleting(left) and any(self._serves(left, missing) for missing, _ in self._variants()):
+            self.kept = left
+            (self.settled if left.status.allocation is not None else self.wanted).append(left)
+            return None
+        text = f"resourceclaim {name_of(left)} is left over from an earlier attempt"
+        pending = _blocked(self.cluster, Obstacle("claim-missing", text), self.keys, frozenset({Cause.CLAIM}))
+        return replace(pending, discard=left)
+
+    def _serves(self, left: resource.ResourceClaim, missing: frozenset[str]) -> bool:
+        made = self._extended(missing)
+        return made is not None and made.claim.spec.devices.requests == left.spec.devices.requests
+
+    def _extended(self, missing: frozenset[str]) -> Extended | None:
+        served = {name: self.classes[name] for name in missing}
+        return make_extended(self.pod, served) if served else None
+
+    def _held_now(self) -> Iterator[tuple[resource.ResourceClaim, resource.AllocationResult]]:
+        for claim in self.settled:
+            if claim.status.allocation is not None:
+                yield claim, claim.status.allocation
 
     def _variants(self) -> Iterator[tuple[frozenset[str], frozenset[str] | None]]:
         """Which extended resources have to come from devices, and on which nodes (None: all) that is so."""
@@ -167,11 +233,17 @@ class _Attempt:
             yield lacking, frozenset(names)
 
     def _try(self, among: frozenset[str] | None) -> Decision | None:
-        served = {name: self.classes[name] for name in self.missing}
-        extended = make_extended(self.pod, served) if served else None
-        wanted = [*self.wanted, extended.claim] if extended else self.wanted
+        extended = self._extended(self.missing)
+        wanted = self.wanted
+        if self.kept is not None:
+            if extended is None or not self._serves(self.kept, self.missing):
+                self._refuse(refusal("node(s) need other devices than the pod's extended resources have", Cause.CLAIM))
+                return None
+            extended = replace(extended, claim=self.kept)
+        elif extended is not None:
+            wanted = [*wanted, extended.claim]
         if not wanted:
-            return self._without_search(among)
+            return self._without_search(among, extended)
         problem = allocator.prepare(self.cluster.inventory.snapshot(), wanted, policy=self.policy)
         feasible = problem.feasible()
         names = feasible.nodes if among is None else [name for name in feasible.nodes if name in among]
@@ -179,13 +251,13 @@ class _Attempt:
             others = self.cluster.node_names() if among is None else among
             reason = feasible.refusal or allocator.explain(problem, islice(others, EXPLAINED))
             self.details = self.details or reason
-            self.refusals[self._device_text(reason)] += len(others)
+            self._refuse(refusal(self._device_text(reason), *_DEVICES), len(others))
             return None
         return self._search(problem, wanted, extended, names, among)
 
     # pods that need no new devices
 
-    def _without_search(self, among: frozenset[str] | None) -> Decision | None:
+    def _without_search(self, among: frozenset[str] | None, extended: Extended | None) -> Decision | None:
         names: Iterable[str] | None = self._hosts_of_claims()
         if names is None:
             order = self.cluster.node_names()
@@ -193,11 +265,19 @@ class _Attempt:
             names = chain(islice(order, start, None), islice(order, start))
         if among is not None:
             names = (name for name in names if name in among)
-        fits = [*islice(self._fit(names), COMPARED)]
+        charge = self.cluster.tariffs.charge(self.pod, self._held_now())
+        uncovered = charge.uncovered(self.pod) if charge is not None else None
+        if uncovered is not None:
+            self._refuse(refusal(uncovered, *_DEVICES), len(self.cluster.nodes) if among is None else len(among))
+            return None
+        fits = [*islice(self._fit(names), SEARCHED if self.around.wishing else COMPARED)]
         if not fits:
             return None
-        best = max(fits, key=lambda node: (preference(self.pod, node), free_share(self.pod, node)))
-        return self._placement(best.name, ())
+        best = max(fits, key=lambda node: (self._wish(node), free_share(self.footprint, node)))
+        return self._placement(best.name, (), extended, charge)
+
+    def _wish(self, node: Node) -> int:
+        return preference(self.pod, node) + self.around.wish(node)
 
     def _hosts_of_claims(self) -> list[str] | None:
         """The few nodes that an allocated claim names; None when none names any."""
@@ -232,29 +312,31 @@ class _Attempt:
             if found == COMPARED:
                 break
             if number == SEARCHED:
-                self.refusals["node(s) were not searched in this attempt"] += 1
+                self._refuse(Refusal("node(s) were not searched in this attempt", frozenset(_ANYTHING)))
                 break
             outcome = problem.solve(node.name)
             if isinstance(outcome, Fits):
                 allocations = tuple(zip(wanted, outcome.allocations, strict=True))
                 cramped, whole = self._reach(allocations)
-                if cramped is not None:
-                    self.refusals[cramped] += 1
+                charge = self._charge(allocations, extended)
+                refused_by = cramped or self._too_costly(node, charge)
+                if refused_by is not None:
+                    self._refuse(refused_by, on=node.name)
                     continue
                 got = (taken(allocations) if most else 0, whole)
                 if got == (most, True):
-                    return self._placement(node.name, allocations, extended)
+                    return self._placement(node.name, allocations, extended, charge)
                 found += 1
                 if best is None or got > best[0]:
-                    best = (got, self._placement(node.name, allocations, extended))
+                    best = (got, self._placement(node.name, allocations, extended, charge))
             elif isinstance(outcome, Failed):
                 if not outcome.node_only:
                     message = f"0/{len(self.cluster.nodes)} nodes are available: {outcome.message}."
                     return Pending(outcome.error_class, message, claims=self.keys, error=True)
-                self.refusals[outcome.message] += 1
+                self._refuse(refusal(outcome.message, *_DEVICES), on=node.name)
             elif isinstance(outcome, GaveUp):
                 self.details = outcome.reason
-                self.refusals[self._device_text(outcome.reason)] += 1
+                self._refuse(Refusal(self._device_text(outcome.reason), frozenset(_ANYTHING)), on=node.name)
             else:
                 refused.append(node.name)
                 self.details = self.details or outcome.reason
@@ -264,8 +346,32 @@ class _Attempt:
         others = [name for name in self.cluster.node_names() if name not in inside and (among is None or name in among)]
         if others or refused:
             excluded = allocator.explain(problem, [*refused, *others[:EXPLAINED]])
-            self.refusals[self._device_text(excluded)] += len(others) + len(refused)
+            self._refuse(refusal(self._device_text(excluded), *_DEVICES), len(others) + len(refused))
         return None
+
+    def _charge(
+        self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]], extended: Extended | None
+    ) -> Charge | None:
+        """What all devices of the pod cost a node, with these allocations."""
+        users: dict[str, list[str]] = {}
+        if extended is not None:
+            named = dict.fromkeys(mapping["containerName"] for mapping in extended.mappings)
+            users[name_of(extended.claim)] = [*named]
+        return self.cluster.tariffs.charge(self.pod, [*self._held_now(), *allocations], users)
+
+    def _too_costly(self, node: Node, charge: Charge | None) -> Refusal | None:
+        if charge is None:
+            return None
+        uncovered = charge.uncovered(self.pod)
+        if uncovered is not None:
+            return refusal(uncovered, *_DEVICES)
+        return node.lacks(charge.on(self.pod), self.missing)
+
+    def _refuse(self, why: Refusal, nodes: int = 1, *, on: str = "") -> None:
+        self.refusals[why.text] += nodes
+        self.causes |= why.causes
+        if on:
+            self.by_node[on] = why.text
 
     def _first_choices_first(self, wanted: Sequence[resource.ResourceClaim], names: Sequence[str]) -> list[str]:
         """The nodes on which all first alternatives may fit, then the others."""
@@ -275,6 +381,10 @@ class _Attempt:
 
     def _by_preference(self, nodes: Iterator[Node]) -> Iterator[Node]:
         """Nodes that the pod could not wish for more come as they are, the others in sorted groups behind them."""
+        if self.around.wishing:
+            yield from sorted(islice(nodes, SEARCHED), key=lambda node: -self._wish(node))
+            yield from nodes
+            return
         highest = sum(int(wish.get("weight") or 0) for wish in self.pod.preferred_affinity)
         others: list[tuple[int, Node]] = []
         for node in nodes:
@@ -296,7 +406,7 @@ class _Attempt:
 
     def _reach(
         self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]]
-    ) -> tuple[str | None, bool]:
+    ) -> tuple[Refusal | None, bool]:
         """Why the claim's other waiting pods would not all find room next to these devices, and whether every
         host of the devices could take a pod: more pods of the claim may come than wait now.
         """
@@ -313,7 +423,7 @@ class _Attempt:
                 node = self.cluster.nodes.get(name)
                 if node is not None and not node_selector_matches(allocation.nodeSelector, node.labels, name):
                     continue
-                if node is not None and node.ready and unfit(self.pod, node, self.missing) is None:
+                if node is not None and node.ready and unfit(self.footprint, node, self.missing) is None:
                     room += limit
                 else:
                     whole = False
@@ -321,7 +431,8 @@ class _Attempt:
                     break
             if room < waiting:
                 text = f"room for only {room} of the {waiting} pods of claim {name_of(claim)}"
-                return f"node(s) whose devices reach hosts with {text}", whole
+                causes = (Cause.ROOM, Cause.TAINT, Cause.CAPACITY, Cause.CLAIM, Cause.DEVICE)
+                return refusal(f"node(s) whose devices reach hosts with {text}", *causes), whole
         return None, whole
 
     # nodes
@@ -332,9 +443,9 @@ class _Attempt:
             node = self.cluster.nodes.get(name)
             if node is None:
                 continue
-            text = unfit(self.pod, node, self.missing) or self._crowded(node)
-            if text is not None:
-                self.refusals[text] += 1
+            why = unfit(self.footprint, node, self.missing) or self._crowded(node) or self.around.unfit(node)
+            if why is not None:
+                self._refuse(why, on=name)
                 continue
             blocking = self._claim_elsewhere(node)
             if blocking is not None:
@@ -351,16 +462,17 @@ class _Attempt:
 
     def _note_unavailable(self, claim: resource.ResourceClaim, nodes: int) -> None:
         self.unavailable[uid_of(claim)] = claim
-        self.refusals[f"resourceclaim {name_of(claim)} not available on the node"] += nodes
+        self._refuse(refusal(f"resourceclaim {name_of(claim)} not available on the node", Cause.CLAIM), nodes)
 
-    def _crowded(self, node: Node) -> str | None:
+    def _crowded(self, node: Node) -> Refusal | None:
         """The limit of pods per node of one of the pod's claims, where the node has reached it."""
         for claim, limit in self.limited:
             here = sum(
                 1 for member in self.cluster.members(claim) if member.node == node.name and member.uid != self.pod.uid
             )
             if here >= limit:
-                return f"node(s) already had {here} pod(s) of claim {name_of(claim)}, which allows {limit} per node"
+                text = f"node(s) already had {here} pod(s) of claim {name_of(claim)}, which allows {limit} per node"
+                return refusal(text, Cause.CLAIM)
         return None
 
     # results
@@ -370,16 +482,18 @@ class _Attempt:
         node: str,
         allocations: tuple[tuple[resource.ResourceClaim, resource.AllocationResult], ...],
         extended: Extended | None = None,
+        charge: Charge | None = None,
     ) -> Placement:
         held = tuple(claim for claim in self.settled if reserved_for(claim, self.pod))
         joined = tuple(claim for claim in self.settled if not reserved_for(claim, self.pod))
-        return Placement(node, allocations, extended, joined, held)
+        return Placement(node, allocations, extended, joined, held, charge)
 
     def _pending(self) -> Pending:
         details = self.details
         total = len(self.cluster.nodes)
         if total == 0:
-            return Pending("node-unfit", "no nodes available to schedule pods", claims=self.keys)
+            text = "no nodes available to schedule pods"
+            return Pending("node-unfit", text, causes=frozenset((Cause.NODE,)), claims=self.keys)
         parts = sorted(f"{count} {text}" for text, count in self.refusals.items())
         if details is not None:
             word = details.reason
@@ -389,4 +503,13 @@ class _Attempt:
             word = "node-unfit"
         release = next((c for c in self.unavailable.values() if releasable(self.cluster, self.pod, c)), None)
         message = f"0/{total} nodes are available: {', '.join(parts)}."
-        return Pending(word, message, details, claims=self.keys, release=release)
+        return Pending(
+            word,
+            message,
+            details,
+            causes=frozenset(self.causes),
+            claims=self.keys,
+            release=release,
+            discard=self.kept if release is None else None,
+            nodes=self.by_node,
+        )

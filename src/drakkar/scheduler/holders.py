@@ -3,15 +3,19 @@
 Nothing in the API keeps two claims from holding the same device; one scheduler's memory does,
 two schedulers have none in common. The order in which allocations appear on the watch is the
 same for everybody, so everybody agrees on who was first and the later one gives way. Devices
-that differ but draw on the same counters beyond what these have count as the same.
+that differ but draw on the same counters beyond what these have count as the same, and so do
+shares of one device beyond its capacity.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from drakkar.api.resource import v1 as resource
+from drakkar.inventory.devices import amount
 from drakkar.inventory.pools import Base, bits
 from drakkar.scheduler.taints import DeviceId
 
@@ -19,47 +23,74 @@ from drakkar.scheduler.taints import DeviceId
 BaseOf = Callable[[tuple[str, str]], Base | None]
 
 
-def device_ids(allocation: resource.AllocationResult | None) -> Iterator[DeviceId]:
-    """The devices that an allocation holds for itself: shares and administrator access do not."""
-    if allocation is not None:
-        for result in allocation.devices.results or ():
-            if not result.adminAccess and result.shareID is None:
-                yield DeviceId(result.driver, result.pool, result.device)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One result of a claim: a device for itself, or with ``share`` a part of one. Administrators hold nothing."""
+
+    device: DeviceId
+    share: str | None = None
+    #: Capacity → nano units, of a part.
+    consumed: tuple[tuple[str, int], ...] = ()
+
+
+def parts_of(allocation: resource.AllocationResult | None) -> frozenset[Part]:
+    """What an allocation holds."""
+    found: set[Part] = set()
+    for result in (allocation.devices.results if allocation is not None else None) or ():
+        if not result.adminAccess:
+            shared = result.shareID is not None
+            consumed = tuple((name, amount(text)) for name, text in (result.consumedCapacity or {}).items())
+            device = DeviceId(result.driver, result.pool, result.device)
+            found.add(Part(device, result.shareID, consumed if shared else ()))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    #: The how manieth allocation it was.
+    sight: int
+    parts: frozenset[Part]
+
+    @property
+    def devices(self) -> frozenset[DeviceId]:
+        return frozenset(part.device for part in self.parts)
+
+
+_NOBODY: Final = _Held(0, frozenset())
 
 
 class Holders:
     """Claims with an allocation, in the order in which the watch showed them."""
 
     def __init__(self) -> None:
-        #: Claim uid → (how manieth allocation it was, its devices).
-        self._held: dict[str, tuple[int, frozenset[DeviceId]]] = {}
+        self._held: dict[str, _Held] = {}
         self._by_device: dict[DeviceId, set[str]] = {}
         self._by_pool: dict[tuple[str, str], dict[str, None]] = {}
         self._count = 0
 
     def note(self, uid: str, allocation: resource.AllocationResult | None) -> None:
         """Takes over what the watch says that a claim holds; None for nothing."""
-        devices = frozenset(device_ids(allocation))
-        known = self._held.get(uid)
-        if known is not None:
-            if known[1] == devices:
-                return
-            self._remove(uid, known[1])
-        if devices:
+        parts = parts_of(allocation)
+        known = self._held.get(uid, _NOBODY)
+        if known.parts == parts:
+            return
+        if known.parts:
+            self._remove(uid, known)
+        if parts:
             self._count += 1
-            self._held[uid] = (self._count, devices)
-            for device in devices:
+            held = self._held[uid] = _Held(self._count, parts)
+            for device in held.devices:
                 self._by_device.setdefault(device, set()).add(uid)
                 self._by_pool.setdefault(device[:2], {})[uid] = None
 
-    def _remove(self, uid: str, devices: frozenset[DeviceId]) -> None:
+    def _remove(self, uid: str, held: _Held) -> None:
         del self._held[uid]
-        for device in devices:
+        for device in held.devices:
             holders = self._by_device[device]
             holders.discard(uid)
             if not holders:
                 del self._by_device[device]
-        for pool in {device[:2] for device in devices}:
+        for pool in {device[:2] for device in held.devices}:
             claims = self._by_pool[pool]
             del claims[uid]
             if not claims:
@@ -70,43 +101,86 @@ class Holders:
         known = self._held.get(uid)
         if known is None:
             return None
-        mine, devices = known
-        for device in devices:
-            for other in self._by_device[device]:
-                if self._held[other][0] < mine:
+        for part in known.parts:
+            for other in self._by_device[part.device]:
+                if self._held[other].sight < known.sight and self._exclude(part, self._held[other]):
                     return other
-        for pool in {device[:2] for device in devices}:
-            rival = self._overdrawn(pool, mine, devices, base_of(pool))
-            if rival is not None:
-                return rival
+        for pool in {device[:2] for device in known.devices}:
+            base = base_of(pool)
+            if base is not None:
+                rival = self._beyond_capacity(pool, known, base) or self._overdrawn(pool, known, base)
+                if rival is not None:
+                    return rival
         return None
 
-    def _overdrawn(
-        self, pool: tuple[str, str], mine: int, devices: frozenset[DeviceId], base: Base | None
-    ) -> str | None:
-        if base is None or not base.declared:
-            return None
-        left = {counter: base.declared[counter] - drawn for counter, drawn in _draws(base, pool, devices).items()}
+    @staticmethod
+    def _exclude(part: Part, other: _Held) -> bool:
+        """Whether one of the two has the device for itself."""
+        return any(
+            theirs.device == part.device and (part.share is None or theirs.share is None or theirs.share == part.share)
+            for theirs in other.parts
+        )
+
+    def _earlier(self, pool: tuple[str, str], known: _Held) -> list[tuple[str, _Held]]:
+        """Claims that held something of the pool before, the first one first."""
+        found = [(uid, self._held[uid]) for uid in self._by_pool[pool]]
+        return sorted((entry for entry in found if entry[1].sight < known.sight), key=lambda entry: entry[1].sight)
+
+    def _beyond_capacity(self, pool: tuple[str, str], known: _Held, base: Base) -> str | None:
+        """The claim with which the shares of one of the devices exceed a capacity of it."""
+        left: dict[tuple[DeviceId, str], int] = {}
+        for part in known.parts:
+            if part.device[:2] != pool:
+                continue
+            for position in bits(base.by_name.get(part.device.device, 0)):
+                capacities = base.devices[position].device.capacity or {}
+                for name, nanos in part.consumed:
+                    if name in capacities:
+                        key = part.device, name
+                        left[key] = left.get(key, amount(capacities[name].value)) - nanos
         if not left:
             return None
-        for other in self._by_pool[pool]:
-            sight, held = self._held[other]
-            if sight >= mine:
-                continue
-            for counter, drawn in _draws(base, pool, held).items():
+        for uid, other in self._earlier(pool, known):
+            for part in other.parts:
+                for name, nanos in part.consumed:
+                    key = part.device, name
+                    if key in left:
+                        left[key] -= nanos
+                        if left[key] < 0:
+                            return uid
+        return None
+
+    def _overdrawn(self, pool: tuple[str, str], known: _Held, base: Base) -> str | None:
+        """The claim with which the counters of the pool that both draw on do not suffice."""
+        if not base.declared:
+            return None
+        charged: set[DeviceId] = set()
+        left = {c: base.declared[c] - drawn for c, drawn in _draws(base, pool, known.parts, charged).items()}
+        if not left:
+            return None
+        for uid, other in self._earlier(pool, known):
+            for counter, drawn in _draws(base, pool, other.parts, charged).items():
                 if counter in left:
                     left[counter] -= drawn
                     if left[counter] < 0:
-                        return other
+                        return uid
         return None
 
 
-def _draws(base: Base, pool: tuple[str, str], devices: Iterable[DeviceId]) -> Counter[int]:
-    """What the devices of this pool draw, by number of the counter."""
-    draws = base.draws()
+def _draws(base: Base, pool: tuple[str, str], parts: Iterable[Part], charged: set[DeviceId]) -> Counter[int]:
+    """What these draw, by number of the counter; fixed amounts of devices in ``charged`` are paid already."""
+    draws, shares = base.draws(), base.drawn()
     found: Counter[int] = Counter()
-    for device in devices:
-        if device[:2] == pool:
-            for position in bits(base.by_name.get(device.device, 0)):
+    for part in parts:
+        if part.device[:2] != pool:
+            continue
+        paid = part.device in charged
+        charged.add(part.device)
+        consumed = dict(part.consumed)
+        for position in bits(base.by_name.get(part.device.device, 0)):
+            if not paid:
                 found.update(dict(draws[position]))
+            for capacity, counter, whole in shares.get(position, ()):
+                if counter >= 0:
+                    found[counter] += consumed.get(capacity, whole)
     return found

@@ -16,6 +16,7 @@ from drakkar.api.quantity import Quantity
 from drakkar.api.selectors import node_selector_matches, node_toleration_matches, untolerated_node_taint
 from drakkar.api.tree import at, child, children
 from drakkar.scheduler.pods import PodView, amount, ports_clash
+from drakkar.scheduler.refusal import Cause, Refusal, refusal
 
 #: Resources that do not limit a node which does not name them; every other resource is then absent.
 UNLIMITED_UNLESS_NAMED = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
@@ -54,10 +55,16 @@ class Node:
             declared_features=tuple(at(obj, "status", "declaredFeatures") or ()),
         )
 
-    def offers_same_as(self, other: Node) -> bool:
-        """Whether a pod that did not fit before can only fit now for other reasons than this node's own fields."""
-        mine = (self.labels, self.taints, self.allocatable, self.ready, self.declared_features)
-        return mine == (other.labels, other.taints, other.allocatable, other.ready, other.declared_features)
+    def changes_to(self, new: Node) -> frozenset[Cause]:
+        """What of this node that pods depend on is different in its new state."""
+        changes: set[Cause] = set()
+        if (self.labels, self.ready, self.declared_features) != (new.labels, new.ready, new.declared_features):
+            changes.add(Cause.NODE)
+        if self.taints != new.taints:
+            changes.add(Cause.TAINT)
+        if self.allocatable != new.allocatable:
+            changes.add(Cause.CAPACITY)
+        return frozenset(changes)
 
     def place(self, pod: PodView) -> None:
         """Books the pod's requests."""
@@ -70,11 +77,11 @@ class Node:
         if pod is not None:
             self.used.subtract(pod.requests)
 
-    def lacks(self, pod: PodView, ignored: frozenset[str] = frozenset()) -> str | None:
-        """The first resource of which too little is left, as a text; ``ignored`` come from devices here."""
+    def lacks(self, pod: PodView, ignored: frozenset[str] = frozenset()) -> Refusal | None:
+        """The first resource of which too little is left; ``ignored`` come from devices here."""
         room = self.allocatable.get("pods")
         if room is not None and len(self.pods) + 1 > room:
-            return "Too many pods"
+            return refusal("Too many pods", Cause.ROOM, Cause.CAPACITY)
         for resource, wanted in pod.requests.items():
             limit = self.allocatable.get(resource)
             if limit is None:
@@ -82,21 +89,22 @@ class Node:
                     continue
                 limit = 0
             if self.used[resource] + wanted > limit:
-                return f"Insufficient {resource}"
+                return refusal(f"Insufficient {resource}", Cause.ROOM, Cause.CAPACITY)
         return None
 
 
-def unfit(pod: PodView, node: Node, ignored: frozenset[str] = frozenset()) -> str | None:
-    """Why ``pod`` may not run on ``node``, devices apart; None when it may."""
+def unfit(pod: PodView, node: Node, ignored: frozenset[str] = frozenset()) -> Refusal | None:
+    """Why ``pod`` may not run on ``node``, devices and other nodes apart; None when it may."""
     taint = untolerated_node_taint(node.taints, pod.tolerations)
     if taint is not None:
         if taint.get("key") == TAINT_UNSCHEDULABLE:
-            return "node(s) were unschedulable"
-        return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
+            return refusal("node(s) were unschedulable", Cause.TAINT)
+        text = f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
+        return refusal(text, Cause.TAINT)
     if not selected(pod, node):
-        return "node(s) didn't match Pod's node affinity/selector"
+        return refusal("node(s) didn't match Pod's node affinity/selector")
     if pod.ports and any(ports_clash(pod.ports, other.ports) for other in node.pods.values() if other.ports):
-        return "node(s) didn't have free ports for the requested pod ports"
+        return refusal("node(s) didn't have free ports for the requested pod ports", Cause.ROOM)
     return node.lacks(pod, ignored)
 
 

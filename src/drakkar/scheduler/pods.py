@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
     is_deleting,
+    labels_of,
     name_of,
     namespace_of,
     pod_is_done,
@@ -19,6 +20,7 @@ from drakkar.api.objects import (
 )
 from drakkar.api.quantity import Quantity
 from drakkar.api.tree import at, child, children
+from drakkar.scheduler.terms import SpreadConstraint, Term, preferred_terms, required_terms
 
 #: Upper limit of ``reservedFor`` (spec/api.md).
 MOST_CONSUMERS = 256
@@ -47,6 +49,13 @@ class PodView:
     required_affinity: Object | None
     preferred_affinity: tuple[Object, ...]
     tolerations: tuple[Object, ...]
+    labels: Mapping[str, str]
+    deleting: bool
+    #: Required affinity and anti-affinity with other pods, then the preferred terms of both.
+    near: tuple[Term, ...] = ()
+    away: tuple[Term, ...] = ()
+    drawn: tuple[Term, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
 
     @property
     def key(self) -> str:
@@ -58,10 +67,12 @@ class PodView:
         """Reads ``pod``."""
         spec = child(pod, "spec")
         affinity = child(spec, "affinity", "nodeAffinity")
+        labels, others = labels_of(pod), child(spec, "affinity")
+        namespace = namespace_of(pod)
         return PodView(
             obj=pod,
             uid=uid_of(pod),
-            namespace=namespace_of(pod),
+            namespace=namespace,
             name=name_of(pod),
             priority=pod_priority(pod),
             requests={name: value for name, q in pod_requests(pod).items() if (value := amount(name, q))},
@@ -70,7 +81,20 @@ class PodView:
             required_affinity=at(affinity, "requiredDuringSchedulingIgnoredDuringExecution"),
             preferred_affinity=tuple(children(affinity, "preferredDuringSchedulingIgnoredDuringExecution")),
             tolerations=tuple(children(spec, "tolerations")),
+            labels=labels,
+            deleting=is_deleting(pod),
+            near=required_terms(others, "podAffinity", namespace, labels) if others else (),
+            away=required_terms(others, "podAntiAffinity", namespace, labels) if others else (),
+            drawn=tuple(preferred_terms(others, namespace, labels)) if others else (),
+            spread=tuple(SpreadConstraint.of(c, labels) for c in children(spec, "topologySpreadConstraints")),
         )
+
+    def with_more(self, amounts: Mapping[str, int]) -> PodView:
+        """The pod with these amounts on top of its requests."""
+        if not amounts:
+            return self
+        names = dict.fromkeys((*self.requests, *amounts))
+        return replace(self, requests={name: self.requests.get(name, 0) + amounts.get(name, 0) for name in names})
 
 
 def _host_ports(spec: Object) -> frozenset[tuple[str, str, int]]:

@@ -14,24 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from drakkar.api.clock import Clock
+from drakkar.scheduler.refusal import Cause
 
 #: First and longest back-off of a pod, in seconds; it doubles with every attempt.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 #: Parked pods are looked at again after this many seconds even if nothing seems to have happened.
 PATIENCE = 60.0
-
-
-class Cause(Enum):
-    """What can make a pod fit that did not."""
-
-    #: One of the pod's own claims changed.
-    CLAIM = "claim"
-    #: Devices were freed or published, or a class or a taint changed.
-    DEVICE = "device"
-    #: A node was added or changed.
-    NODE = "node"
-    #: A pod ended and gave its room back.
-    ROOM = "room"
 
 
 class _Place(Enum):

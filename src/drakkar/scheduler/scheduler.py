@@ -9,23 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import DEVICECLASS, DEVICETAINTRULE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import (
+    DEVICECLASS,
+    DEVICETAINTRULE,
+    NAMESPACE,
+    NODE,
+    PERSISTENTVOLUME,
+    PERSISTENTVOLUMECLAIM,
+    POD,
+    RESOURCECLAIM,
+    RESOURCESLICE,
+)
 from drakkar.api.meta import Object
 from drakkar.api.names import DEFAULT_SCHEDULER, POD_SCHEDULED, REASON_SCHEDULER_ERROR, REASON_UNSCHEDULABLE
-from drakkar.api.objects import condition, key_of, name_of, pod_priority, resource_version_of, uid_of
+from drakkar.api.objects import condition, key_of, labels_of, name_of, pod_priority, resource_version_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import at
 from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
+from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, decide
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
-from drakkar.scheduler.queue import Cause, SchedulingQueue
+from drakkar.scheduler.queue import SchedulingQueue
+from drakkar.scheduler.refusal import Cause
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +49,7 @@ class Scheduler:
     """Gives pods their nodes and claims their devices.
 
     ``scheduler_names`` are the values of ``spec.schedulerName`` that are ours; None means every
-    pod. ``caches`` may be shared with other parts of the process.
+    pod. ``binding_timeout`` is in seconds. ``caches`` may be shared with other parts of the process.
     """
 
     def __init__(
@@ -47,9 +59,11 @@ class Scheduler:
         *,
         scheduler_names: set[str] | None = None,
         policy: str = "drakkar",
+        binding_timeout: float = BINDING_TIMEOUT,
         caches: Caches | None = None,
     ):
         self.cluster = Cluster()
+        self.cluster.binding_timeout = binding_timeout
         self.queue = SchedulingQueue(clock)
         self.ready = asyncio.Event()
         #: Plain counters; seconds are sums over decisions.
@@ -109,6 +123,9 @@ class Scheduler:
             DEVICECLASS: self._on_class,
             RESOURCESLICE: self._on_slice,
             DEVICETAINTRULE: self._on_rule,
+            NAMESPACE: self._on_namespace,
+            PERSISTENTVOLUME: self._on_volume,
+            PERSISTENTVOLUMECLAIM: self._on_volume_claim,
         }
         for kind, handler in subscriptions.items():
             self._caches.of(kind).subscribe(handler)
@@ -118,8 +135,30 @@ class Scheduler:
     def _on_node(self, event: str, _: Object | None, node: Object) -> None:
         if event == "DELETED":
             self.cluster.remove_node(name_of(node))
-        elif self.cluster.set_node(node):
-            self.queue.happened(Cause.NODE)
+        else:
+            self._happened(self.cluster.set_node(node))
+
+    def _on_namespace(self, event: str, old: Object | None, namespace: Object) -> None:
+        if event == "DELETED":
+            self.cluster.remove_namespace(name_of(namespace))
+            return
+        self.cluster.set_namespace(namespace)
+        if old is not None and labels_of(old) != labels_of(namespace):
+            self._happened((Cause.POD, Cause.ROOM))
+
+    def _on_volume(self, event: str, _: Object | None, volume: Object) -> None:
+        if event == "DELETED":
+            self.cluster.volumes.remove_volume(name_of(volume))
+        else:
+            self.cluster.volumes.set_volume(volume)
+            self.queue.happened(Cause.VOLUME)
+
+    def _on_volume_claim(self, event: str, _: Object | None, claim: Object) -> None:
+        if event == "DELETED":
+            self.cluster.volumes.remove_claim(claim)
+        else:
+            self.cluster.volumes.set_claim(claim)
+            self.queue.happened(Cause.VOLUME)
 
     def _on_class(self, event: str, _: Any, item: resource.DeviceClass) -> None:
         if event == "DELETED":
@@ -157,7 +196,7 @@ class Scheduler:
     def _on_pod(self, event: str, old: Object | None, pod: Object) -> None:
         uid = uid_of(pod)
         was = self.cluster.node_of(uid)
-        gave_back = self.cluster.remove_pod(uid) if event == "DELETED" else self.cluster.set_pod(pod)
+        changes = self.cluster.remove_pod(uid) if event == "DELETED" else self.cluster.set_pod(pod)
         if event == "DELETED" or not is_waiting(pod) or not self.is_ours(pod):
             self.queue.remove(uid)
         elif self.cluster.node_of(uid):
@@ -166,8 +205,13 @@ class Scheduler:
         elif old is None or not is_waiting(old) or _matters(old) != _matters(pod) or uid not in self.queue:
             created: str = at(pod, "metadata", "creationTimestamp") or ""
             self.queue.add(uid, pod_priority(pod), created)
-        if gave_back and was:
+        if Cause.ROOM in changes and was:
             self._room_returned(pod)
+        self._happened(changes - {Cause.ROOM})
+
+    def _happened(self, causes: Iterable[Cause]) -> None:
+        for cause in causes:
+            self.queue.happened(cause)
 
     def _on_settled(self, claim: resource.ResourceClaim) -> None:
         # The watch told of the allocation before it was confirmed; only now others may join.
@@ -193,7 +237,8 @@ class Scheduler:
             if decision is None:
                 self.queue.retry(uid)
             elif isinstance(decision, Placement):
-                self.cluster.assume(pod, decision.node, decision.allocations)
+                self.cluster.assume(decision.footprint(pod), decision.node, decision.allocations)
+                self.queue.happened(Cause.POD)
                 group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
             else:
                 if decision.error:
@@ -228,14 +273,15 @@ class Scheduler:
             if not self._committer.is_prepared(claims):
                 text = f"waiting for the devices of the pod to be prepared for node {placement.node}"
                 await self._recorder.record(POD, pod.obj, "Normal", "BindingConditionsPending", text)
+                bindable = await self._committer.nominate(bindable, placement.node)
                 await self._committer.prepared(claims)
             async with self._turn:
                 result = await self._committer.bind(bindable, placement.node)
         except (Lost, ApiError, Unreachable) as error:
-            self._give_up(pod, error)
+            await self._give_up(pod, placement, error)
         except Exception as error:
             logger.exception("binding pod %s failed", pod.key)
-            self._give_up(pod, error)
+            await self._give_up(pod, placement, error)
         else:
             if result is Result.GONE:
                 self.cluster.forget(pod)
@@ -246,9 +292,15 @@ class Scheduler:
             text = f"Successfully assigned {pod.key} to {placement.node}"
             await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
 
-    def _give_up(self, pod: PodView, error: Exception) -> None:
+    async def _give_up(self, pod: PodView, placement: Placement, error: Exception) -> None:
         logger.info("pod %s was not bound: %s", pod.key, error)
         self.metrics["lost"] += 1
+        if placement.charge is not None:
+            try:
+                await self._committer.uncharge(pod)
+            except (ApiError, Unreachable) as problem:
+                # The next placement writes it anew, and nobody reads it of a pod that is not bound.
+                logger.info("pod %s: costs of its devices were not taken back: %s", pod.key, problem)
         self.cluster.forget(pod)
         self.queue.retry(pod.uid)
         # What the decision had booked is free again for others.

@@ -143,6 +143,12 @@ def cluster(*objects: dict[str, Any]) -> Cluster:
                 made.set_slice(msgspec.convert(obj, v1.ResourceSlice))
             case "DeviceClass":
                 made.set_class(msgspec.convert(obj, v1.DeviceClass))
+            case "Namespace":
+                made.set_namespace(obj)
+            case "PersistentVolume":
+                made.volumes.set_volume(obj)
+            case "PersistentVolumeClaim":
+                made.volumes.set_claim(obj)
             case "DeviceTaintRule":
                 made.set_taint_rule(msgspec.convert(obj, v1.DeviceTaintRule))
             case kind:

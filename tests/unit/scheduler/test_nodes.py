@@ -6,9 +6,14 @@ import pytest
 
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import ports_clash
+from drakkar.scheduler.refusal import Refusal
 from tests.unit.scheduler.build import node, pod, requesting, view
 
 NO_SCHEDULE = {"key": "broken", "effect": "NoSchedule"}
+
+
+def said(refused: Refusal | None) -> str | None:
+    return refused.text if refused is not None else None
 
 
 def affinity(operator: str, *values: str, key: str = "kubernetes.io/hostname") -> dict[str, Any]:
@@ -35,13 +40,13 @@ def affinity(operator: str, *values: str, key: str = "kubernetes.io/hostname") -
     ],
 )
 def test_rules(obj: dict[str, Any], where: dict[str, Any], text: str | None) -> None:
-    assert unfit(view(obj), Node.of(where)) == text
+    assert said(unfit(view(obj), Node.of(where))) == text
 
 
 def test_a_cordoned_node_takes_no_pods() -> None:
     cordoned = node("n")
     cordoned["spec"]["unschedulable"] = True
-    assert unfit(view(pod("p")), Node.of(cordoned)) == "node(s) were unschedulable"
+    assert said(unfit(view(pod("p")), Node.of(cordoned))) == "node(s) were unschedulable"
     tolerant = pod("p", tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}])
     assert unfit(view(tolerant), Node.of(cordoned)) is None
 
@@ -49,7 +54,7 @@ def test_a_cordoned_node_takes_no_pods() -> None:
 def test_pods_take_room_and_give_it_back() -> None:
     where = Node.of(node("n", cpu="2", pods="5"))
     where.place(view(requesting("a", cpu="1500m")))
-    assert unfit(view(requesting("b", cpu="1")), where) == "Insufficient cpu"
+    assert said(unfit(view(requesting("b", cpu="1")), where)) == "Insufficient cpu"
     where.displace("pod-a")
     assert unfit(view(requesting("b", cpu="1")), where) is None
 
@@ -62,7 +67,10 @@ def test_host_ports() -> None:
 
     where = Node.of(node("n"))
     where.place(view(using("a", hostPort=80, hostIP="10.0.0.1")))
-    assert unfit(view(using("b", hostPort=80)), where) == "node(s) didn't have free ports for the requested pod ports"
+    assert (
+        said(unfit(view(using("b", hostPort=80)), where))
+        == "node(s) didn't have free ports for the requested pod ports"
+    )
     assert unfit(view(using("b", hostPort=80, hostIP="10.0.0.2")), where) is None
     assert unfit(view(using("b", hostPort=80, protocol="UDP")), where) is None
     assert not ports_clash(frozenset(), frozenset({("", "TCP", 80)}))
