@@ -11,6 +11,7 @@ kinds without a strategy get the generic rules here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import Callable, Mapping
@@ -39,14 +40,15 @@ from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.structural import structural_faults
 from drakkar.apiserver.times import Stamps
 from drakkar.apiserver.views import View
-from drakkar.store.base import Conflict, Write
+from drakkar.store.base import Conflict, Refused, Write
 
 Object = dict[str, Any]
 
 #: Letters of generated names: no vowels, so that no words come out.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
-#: How often an update starts anew because the object changed while webhooks judged it. Upstream's number for patches.
+#: How often an update or delete starts anew because the object changed while webhooks judged it, or because another
+#: server was quicker. Upstream's number for patches.
 _UPDATE_ATTEMPTS = 5
 #: How long a name may be before random letters are appended to it.
 _GENERATE_BASE = 58
@@ -61,6 +63,10 @@ Transform = Callable[[Object], Object]
 
 #: In the JSON of objects whose fields have known owners.
 _MANAGED = b'"managedFields":['
+
+
+class Outrun(StatusError):
+    """Another server wrote the object first; the cache knows by now, so a new decision is on the newest state."""
 
 
 class Registry:
@@ -83,8 +89,6 @@ class Registry:
         self.rng = rng
         self.features = features
         self.stamps = Stamps(clock)
-        #: Told of every write of an object that lives for a time only.
-        self.on_passing: Callable[[View, str, int], None] | None = None
         self._views: dict[Served, View] = {}
         for stored in catalog.stored.values():
             self.add_table(stored)
@@ -194,6 +198,7 @@ class Registry:
             self._default_custom(view, obj)
         self.admission.complete(stored, namespace, obj)
         if attributes is not None:
+            attributes.name = attributes.name or meta.get("name") or ""
             obj = await self.admission.mutate(attributes, obj, None)
             meta = obj["metadata"]
         now = self.stamps.now()
@@ -204,8 +209,9 @@ class Registry:
         meta["uid"] = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy = kinds.strategy_for(stored.group, stored.kind)
-        if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = self._generate(view, namespace, meta["generateName"])
+        generated = not meta.get("name") and meta.get("generateName")
+        if generated:
+            meta["name"] = self._generate(view, namespace, generated)
         name = meta.get("name") or ""
         store_key = stored.store_key(namespace, name)
         if store_key in self.committer.busy:
@@ -237,9 +243,18 @@ class Registry:
                 raise StatusError(status.already_exists(served.group, served.plural, name))
             if stored.namespaced:
                 self._check_namespace(served, namespace, meta)
-        self.admission.check(stored, namespace, obj, None)
-        charge = self.admission.charge(stored, namespace, "", obj, None)
-        return await self._write(view, store_key, None, obj, options.dry_run, charge=charge)
+        while True:
+            self.admission.check(stored, namespace, obj, None)
+            charge = self.admission.charge(stored, namespace, "", obj, None)
+            try:
+                return await self._write(view, store_key, None, obj, options.dry_run, charge=charge)
+            except Outrun:
+                if generated:
+                    meta["name"] = name = self._generate(view, namespace, generated)
+                    store_key = stored.store_key(namespace, name)
+                await self.idle(store_key)
+                if _key(namespace, name) in view.table.entries:
+                    raise StatusError(status.already_exists(served.group, served.plural, name)) from None
 
     def _empty_status(self, view: View, obj: Object) -> None:
         """What a new object has for a status: what its schema says about a status nobody wrote."""
@@ -320,26 +335,29 @@ class Registry:
         (what is kept, counted and validated) are left out. ``applied``: the owners of fields are
         already settled. ``judge`` sees the old and the new object (as stored) and may refuse.
         Without ``attributes`` no policy and no webhook judges. ``transform`` is called again when
-        the object changed while webhooks took their time.
+        the object changed while webhooks took their time, or another server was quicker.
         """
         store_key = view.stored.store_key(namespace, name)
+        said = len(warnings)
         for _ in range(_UPDATE_ATTEMPTS):
             await self.idle(store_key)
-            done = await self._update(
-                view,
-                self.entry(view, namespace, name),
-                subresource,
-                transform,
-                options,
-                warnings,
-                unconditional=unconditional,
-                direct=direct,
-                applied=applied,
-                judge=judge,
-                attributes=attributes,
-            )
-            if done is not None:
-                return done
+            del warnings[said:]
+            with contextlib.suppress(Outrun):
+                done = await self._update(
+                    view,
+                    self.entry(view, namespace, name),
+                    subresource,
+                    transform,
+                    options,
+                    warnings,
+                    unconditional=unconditional,
+                    direct=direct,
+                    applied=applied,
+                    judge=judge,
+                    attributes=attributes,
+                )
+                if done is not None:
+                    return done
         raise StatusError(status.conflict(view.served.group, view.served.plural, name))
 
     async def _update(
@@ -604,15 +622,24 @@ class Registry:
         attributes: Attributes | None = None,
     ) -> tuple[Entry, bool]:
         """The object and whether it is gone (rather than marked as going)."""
+        deletion.check_mortal(view.stored, name)
+        for _ in range(_UPDATE_ATTEMPTS):
+            with contextlib.suppress(Outrun):
+                return await self._delete(view, namespace, name, options, attributes)
+        raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+
+    async def _delete(
+        self, view: View, namespace: str, name: str, options: DeleteOptions, attributes: Attributes | None
+    ) -> tuple[Entry, bool]:
+        """One attempt."""
         stored, table = view.stored, view.table
-        deletion.check_mortal(stored, name)
         store_key = stored.store_key(namespace, name)
         await self.idle(store_key)
         entry = self.entry(view, namespace, name)
         _check_preconditions(view.served, entry, options)
         if attributes is not None and self.admission.configured:
             judged = entry
-            await self.admission.validate(attributes, None, table.decode(entry))
+            await self.admission.judge_delete(attributes, table.decode(entry))
             await self.idle(store_key)
             entry = self.entry(view, namespace, name)
             if entry is not judged:
@@ -638,10 +665,13 @@ class Registry:
         for view in views:
             if view.stored.prefix == f"/{spec['group']}/{spec['names']['plural']}/":
                 for entry in list(view.table.entries.values()):
-                    await self.idle(view.stored.store_key(entry.namespace, entry.name))
-                    current = view.table.entries.get(entry.key)
-                    if current is not None:
-                        await self.remove(view, current, False)
+                    while True:
+                        await self.idle(view.stored.store_key(entry.namespace, entry.name))
+                        current = view.table.entries.get(entry.key)
+                        if current is None:
+                            break
+                        with contextlib.suppress(Outrun):
+                            await self.remove(view, current, False)
 
     async def remove(self, view: View, entry: Entry, dry_run: bool, last: Object | None = None) -> Entry:
         """Removes an object at once; ``last`` is its last state where that differs from the stored one."""
@@ -672,7 +702,9 @@ class Registry:
         result = await asyncio.shield(future)
         if isinstance(result, Conflict):
             name = result.key.rpartition("/")[2]
-            raise StatusError(status.conflict(view.served.group, view.served.plural, name))
+            raise Outrun(status.conflict(view.served.group, view.served.plural, name))
+        if isinstance(result, Refused):
+            raise StatusError(status.not_stored(result.why, full=result.full, unclear=result.unclear))
         return result
 
     async def _write(
@@ -699,10 +731,7 @@ class Registry:
             return new
         write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
         points = points_of(stored, obj, old) if self.committer.counts else ()
-        written = await self._commit(view, new.key, write, new, points, charge)
-        if stored.lifetime is not None and self.on_passing is not None:
-            self.on_passing(view, written.key, written.revision)
-        return written
+        return await self._commit(view, new.key, write, new, points, charge)
 
 
 def _key(namespace: str, name: str) -> str:

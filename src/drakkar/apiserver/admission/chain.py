@@ -76,7 +76,14 @@ class Admission:
         """The object as webhooks want it; StatusError when one refuses. May take seconds."""
         if not self.webhooks.configured(mutating=True):
             return new
-        return await self.webhooks.mutate(attributes, new, old, self._shown(attributes, forms))
+        changed = await self.webhooks.mutate(attributes, new, old, self._shown(attributes, forms))
+        return new if changed is None else changed
+
+    async def judge_delete(self, attributes: Attributes, old: Object) -> None:
+        """StatusError when a policy or a webhook, mutating ones among them, forbids the delete."""
+        if self.webhooks.configured(mutating=True):
+            await self.webhooks.mutate(attributes, None, old, self._forms)
+        await self.validate(attributes, None, old)
 
     async def validate(
         self, attributes: Attributes, new: Object | None, old: Object | None, forms: Forms | None = None

@@ -129,8 +129,10 @@ class Webhooks:
             found = self._compiled[mutating] = (table.revision, tuple(hooks))
         return found[1]
 
-    async def mutate(self, attributes: Attributes, new: Object, old: Object | None, forms: Forms) -> Object:
-        """The object after all mutating webhooks; StatusError when one refuses."""
+    async def mutate(
+        self, attributes: Attributes, new: Object | None, old: Object | None, forms: Forms
+    ) -> Object | None:
+        """The object after all mutating webhooks, None at a delete; StatusError when one refuses."""
         if _exempt(attributes):
             return new
         asked: list[Webhook] = []
@@ -196,12 +198,20 @@ class Webhooks:
         return served
 
     async def _mutated(
-        self, hook: Webhook, served: Served, attributes: Attributes, new: Object, old: Object | None, forms: Forms
+        self,
+        hook: Webhook,
+        served: Served,
+        attributes: Attributes,
+        new: Object | None,
+        old: Object | None,
+        forms: Forms,
     ) -> Object | None:
         """The object as the webhook wants it; None when it changes nothing."""
         response = await self._answer(hook, served, attributes, new, old, forms)
         if response is None or not response.patch:
             return None
+        if new is None:
+            raise self._broken(hook, "a delete has no object that a patch could change")
         shown = forms.show(new, served)
         try:
             patch = msgspec.json.decode(base64.b64decode(response.patch, validate=True))
