@@ -28,15 +28,15 @@ def _free_ports(count: int) -> list[int]:
 class Etcd:
     """A member that can be killed and started again on the same data and ports."""
 
-    def __init__(self, binary: str, folder: Path, *tls: str):
+    def __init__(self, binary: str, folder: Path, *flags: str):
         self.folder = folder
         self.port, self._peer = _free_ports(2)
-        scheme = "https" if tls else "http"
+        scheme = "https" if "--cert-file" in flags else "http"
         client, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}"
         self._command = [binary, "--name", "test", "--data-dir", str(folder / "etcd"), "--log-level", "error"]
         self._command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         self._command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-        self._command += ["--initial-cluster", f"test={peer}", *tls]
+        self._command += ["--initial-cluster", f"test={peer}", *flags]
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -66,7 +66,7 @@ class Etcd:
 
 
 @contextmanager
-def running_etcd(folder: Path, *tls: str) -> Iterator[Etcd]:
+def running_etcd(folder: Path, *flags: str) -> Iterator[Etcd]:
     """A started member; skips the calling test where etcd is not installed, fails it where CI=true."""
     binary = os.environ.get("DRAKKAR_ETCD") or shutil.which("etcd")
     if binary is None:
@@ -75,7 +75,7 @@ def running_etcd(folder: Path, *tls: str) -> Iterator[Etcd]:
             pytest.fail(message)
         pytest.skip(message)
     folder.mkdir(parents=True, exist_ok=True)
-    member = Etcd(binary, folder, *tls)
+    member = Etcd(binary, folder, *flags)
     member.start()
     try:
         yield member

@@ -9,6 +9,7 @@ from typing import Any
 from drakkar.apiserver.cache import Entry
 from drakkar.apiserver.options import WriteOptions
 from drakkar.apiserver.registry import Registry
+from drakkar.apiserver.status import StatusError
 
 Object = dict[str, Any]
 
@@ -84,4 +85,7 @@ async def create_missing(registry: Registry) -> None:
             if obj["metadata"]["name"] not in view.table.entries:
                 missing.append(registry.create(view, "", obj, WriteOptions(), []))
     # Together, so that they share one commit.
-    await asyncio.gather(*missing)
+    for outcome in await asyncio.gather(*missing, return_exceptions=True):
+        # Another server of the same store may have been quicker.
+        if isinstance(outcome, BaseException) and not (isinstance(outcome, StatusError) and outcome.code == 409):
+            raise outcome

@@ -299,11 +299,21 @@ class State:
         #: UID of an owner → (table, key) of what names it in ownerReferences.
         self.owned: dict[str, set[tuple[str, str]]] = {}
         self._touched: set[Table] = set()
+        #: Store key → revision and value of what other servers wrote and no table is for (yet).
+        self._homeless: dict[str, tuple[int, bytes]] = {}
 
     def add(self, table: Table) -> Table:
-        """A new, still empty table."""
+        """A new table; what came before it moves in."""
         self.tables[table.prefix] = table
         table.floor = table.revision = self.revision
+        arrived = [key for key in self._homeless if key.startswith(table.prefix)]
+        for key in arrived:
+            revision, value = self._homeless.pop(key)
+            entry = table.entry(decode(value), value, revision)
+            table.load(entry)
+            self._own(table, entry)
+        if arrived:
+            table.loaded(self.revision)
         return table
 
     def load(self, records: Iterable[tuple[str, int, bytes | None]]) -> list[tuple[str, int, bytes | None]]:
@@ -344,6 +354,30 @@ class State:
             self._disown(table, change.old)
         self._advance(table, revision)
         return change
+
+    def take(self, key: str, revision: int, value: bytes | None, entry: Entry | None = None) -> Change | None:
+        """A write that came from the store; ``entry`` is the cache's form of ``value`` where that is known.
+
+        A deletion carries the state before it. None for what belongs to no table.
+        """
+        table = self.tables.get(key[: key.index("/", key.index("/", 1) + 1) + 1])
+        if table is None:
+            if value is None:
+                self._homeless.pop(key, None)
+            else:
+                self._homeless[key] = (revision, value)
+            self.revision = revision
+            return None
+        if value is None:
+            name = key[len(table.prefix) :].removeprefix("/")
+            old = table.entries.get(name)
+            return self.remove(table, name, revision, old) if old is not None else None
+        if entry is None:
+            entry = table.entry(decode(value), value, revision)
+        else:
+            entry.revision = revision
+            entry.tail = table.tail(value, revision)
+        return self.put(table, entry)
 
     def _advance(self, table: Table, revision: int) -> None:
         self.revision = revision

@@ -25,7 +25,7 @@ from drakkar.apiserver.bodies import Bodies
 from drakkar.apiserver.cache import Entry, State
 from drakkar.apiserver.catalog import Catalog, Served
 from drakkar.apiserver.claims import check_status_write
-from drakkar.apiserver.commit import Committer
+from drakkar.apiserver.commit import Committer, PeerCommitter
 from drakkar.apiserver.expiry import Expiry
 from drakkar.apiserver.lists import select
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
@@ -38,6 +38,7 @@ from drakkar.apiserver.options import (
     write_options,
 )
 from drakkar.apiserver.patch import apply_json_patch, apply_merge_patch
+from drakkar.apiserver.peers import Behind, Peers
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.registry import Registry
 from drakkar.apiserver.render import Renderer
@@ -48,7 +49,7 @@ from drakkar.apiserver.ticker import Ticker
 from drakkar.apiserver.tokens import request_token
 from drakkar.apiserver.views import View
 from drakkar.apiserver.watch import Watch
-from drakkar.store.base import Backend, StoreFailed
+from drakkar.store.base import Backend, SharedBackend, StoreFailed
 from drakkar.store.failpoints import Failpoints
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,13 @@ class ApiServer:
         self.rng = rng or random.Random(uuid.uuid4().int)
         self.state = State()
         self.catalog = Catalog()
-        self.committer = Committer(backend, self.state, failpoints)
+        #: What other servers of the same store write; None for a store of one server.
+        self.peers: Peers | None = None
+        if isinstance(backend, SharedBackend):
+            self.committer = committer = PeerCommitter(backend, self.state, failpoints)
+            self.peers = Peers(backend, self.state, committer)
+        else:
+            self.committer = Committer(backend, self.state, failpoints)
         self.committer.on_failure = on_failure
         self.features = features or Features.drakkar()
         self.authorizer = Authorizer(self.state)
@@ -118,7 +125,12 @@ class ApiServer:
         orphans = self.state.load(rest)
         if orphans:
             _log.warning("%d stored objects, %s among them, have no definition", len(orphans), orphans[0][0])
+            for key, revision_, value in orphans:
+                self.state.take(key, revision_, value)
         self.state.loaded(self.backend.revision)
+        self.expiry.start()
+        if self.peers is not None:
+            self.peers.start(self.backend.revision)
         await bootstrap.create_missing(self.registry)
         self.ready = True
 
@@ -129,6 +141,8 @@ class ApiServer:
         await self.committer.drained()
         self.end_watches()
         await self.ticker.close()
+        if self.peers is not None:
+            await self.peers.close()
         await self.backend.close()
 
     def end_watches(self) -> None:
@@ -173,11 +187,15 @@ class ApiServer:
         query = dict(request.query)
         info = parse(request, query)
         if not info.is_resource:
+            if self.peers is not None and user is not ANONYMOUS and info.path.startswith(("/apis", "/openapi")):
+                await self._catch_up(self.peers)  # kinds may have come
             return await paths.answer(self, request, info, user)
         if not self.ready:
             raise StatusError(status.status_error(503, "ServiceUnavailable", "the server is not ready", retry_after=1))
         if user is ANONYMOUS:
             raise StatusError(status.unauthorized())
+        if self.peers is not None and not self._may_lag(info, query):
+            await self._catch_up(self.peers)
         served = self.catalog.find(info.group, info.version, info.resource)
         if served is None:
             if (info.group, info.version) not in self.catalog.group_versions:
@@ -206,6 +224,20 @@ class ApiServer:
             return await self._write(request, info, served, query, user, warnings)
         finally:
             self._writing -= 1
+
+    def _may_lag(self, info: RequestInfo, query: Mapping[str, str]) -> bool:
+        """Whether the client asked for a state that is not older than one which this server has."""
+        if info.verb not in ("get", "list", "watch") or query.get("continue"):
+            return False
+        asked = query.get("resourceVersion", "")
+        return asked.isdigit() and int(asked) <= self.state.revision
+
+    async def _catch_up(self, peers: Peers) -> None:
+        """Waits until this server has seen what any server acknowledged; StatusError 503 when that takes too long."""
+        try:
+            await peers.fresh()
+        except Behind as error:
+            raise StatusError(status.status_error(503, "ServiceUnavailable", str(error), retry_after=1)) from None
 
     def _impersonated(self, request: Request, user: User) -> User:
         """Whom the client wants to be, if it may."""
@@ -373,8 +405,8 @@ class ApiServer:
             attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
             entry = await self.registry.create(view, namespace, obj, options, warnings, attributes=attributes)
             return _object(renderer, view, entry, 201)
-        # Admission may have to start anew, and each attempt uses up what it is given.
-        sent = _encode(obj) if self.registry.admission.configured else None
+        # Admission or other servers may make it start anew, and each attempt uses up what it is given.
+        sent = _encode(obj) if self.registry.admission.configured or self.peers is not None else None
         entry = await self.registry.update(
             view,
             namespace,

@@ -241,6 +241,15 @@ def entity_too_large(message: str) -> dict[str, Any]:
     return status_error(413, "RequestEntityTooLarge", message)
 
 
+def not_stored(why: str, *, full: bool, unclear: bool) -> dict[str, Any]:
+    """The store could not do a write: 507 without room, 504 when it may have been done, else 500."""
+    if full:
+        return status_error(507, "InsufficientStorage", f"nothing was written: {why}")
+    if unclear:
+        return timeout(f"the request may or may not have been done: {why}")
+    return internal(f"nothing was written: {why}")
+
+
 def internal(message: str) -> dict[str, Any]:
     """500 with a cause."""
     text = f"Internal error occurred: {message}"

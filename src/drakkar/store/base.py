@@ -5,16 +5,20 @@ A write may demand the revision at which its key was last written. Writes of one
 one by one; those of one key in order, different keys in any. They are answered together, when
 all are durable. A store knows nothing of what the bytes mean.
 
-A commit that raises leaves the store unusable (:class:`StoreFailed` from then on): what is on
-disk is unknown to the caller, who has to start again from :meth:`Backend.load`.
+A write that the store could not do is answered with :class:`Refused`, and the store goes on. A commit
+that raises leaves it unusable (:class:`StoreFailed` from then on): what is on disk is unknown to the
+caller, who has to start again from :meth:`Backend.load`.
+
+A :class:`SharedBackend` is one that several servers write to at the same time. Each of them
+learns of all writes, its own among them, from :meth:`SharedBackend.feed`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class StoreFailed(Exception):
@@ -29,8 +33,8 @@ class Write(NamedTuple):
     """One write of a batch.
 
     ``expected`` is the revision the key must have: 0 means that it must not exist, None that it does
-    not matter. ``value`` None deletes. With ``durable`` false the write only takes a revision and
-    is forgotten by a restart (short-lived data such as events).
+    not matter. ``value`` None deletes. With ``durable`` false the write only has to take a revision and
+    may be forgotten by a restart (short-lived data such as events).
     """
 
     key: str
@@ -40,10 +44,31 @@ class Write(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Answer to a write whose ``expected`` did not hold; ``actual`` is 0 for an absent key."""
+    """Answer to a write whose ``expected`` did not hold; ``actual`` is 0 for an absent key.
+
+    ``unclear``: the write was tried more than once, and an attempt whose answer was lost may be
+    what made the key differ.
+    """
 
     key: str
     actual: int
+    unclear: bool = False
+
+
+class Refused(NamedTuple):
+    """Answer to a write that could not be done, for the reason ``why``; the store itself goes on.
+
+    ``full``: there is no room. ``unclear``: it may have been done all the same.
+    """
+
+    key: str
+    why: str
+    full: bool = False
+    unclear: bool = False
+
+
+#: What became of a write: its revision, or why it has none.
+Answer = int | Conflict | Refused
 
 
 class Record(NamedTuple):
@@ -55,7 +80,7 @@ class Record(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store that is open. One process writes to it at a time."""
+    """A store that is open. One process writes to it at a time, unless it is a :class:`SharedBackend`."""
 
     #: Most bytes of a value, None without a limit; a commit of more fails, so look before.
     value_limit: int | None
@@ -69,10 +94,10 @@ class Backend(Protocol):
         """All keys with their values, in no order; to be read before the first commit."""
         ...
 
-    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[int | Conflict]]:
-        """Apply the batch; the future holds one revision or conflict per write once it is durable.
+    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[Answer]]:
+        """Apply the batch; the future holds one answer per write once it is durable.
 
-        Batches take effect in the order of the calls. The future fails with StoreFailed.
+        Writes of one key take effect in the order of the calls. The future fails with StoreFailed.
         """
         ...
 
@@ -86,6 +111,26 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Finish what was committed and let go of the data; a second call does nothing."""
+        ...
+
+
+class Progress(NamedTuple):
+    """Writes that came after all earlier ones; nothing up to ``reached`` is still to come."""
+
+    records: list[Record]
+    reached: int
+
+
+@runtime_checkable
+class SharedBackend(Backend, Protocol):
+    """A store that several servers use as peers."""
+
+    async def latest(self) -> int:
+        """A revision that no write acknowledged to anybody before the call lies above. Raises StoreFailed."""
+        ...
+
+    def feed(self, after: int) -> AsyncGenerator[Progress]:
+        """All writes of all servers above ``after``, in order, without end; raises Compacted or StoreFailed."""
         ...
 
 

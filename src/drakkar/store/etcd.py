@@ -1,16 +1,18 @@
-"""The store in etcd v3.
+"""The store in etcd v3, for any number of servers as peers.
 
-etcd gives the revisions: that of a key is its ``mod_revision``. Everything written in one
-etcd transaction bears one revision, and a watch that is resumed between two changes of one
-revision would lose the second; so every write is a transaction of its own, and the
-writes of a batch are under way at the same time instead.
+Writes that wait are sent together, up to 64 in one etcd transaction; each stands in a transaction
+of its own inside, with its own condition, so one may fail and the others not. etcd gives one
+revision to all of a transaction. Ours have to differ, since clients resume watches behind any of
+them: a revision of ours is etcd's times 128 plus the *place* of the write in its transaction.
+The place of a value is its first byte. A deletion has no value; deletions come first in their
+transaction, and their place is their order, which everybody sees who follows the changes.
 
-One server writes at a time. Who opens the store puts its token under ``writer``, and every
-transaction demands that token: an older server, alive or hanging, can no longer write
-(its commits fail with StoreFailed). So nobody waits for a lock after a crash.
+Every transaction also writes the key ``ordinal``. Its revision is what :meth:`EtcdBackend.latest` asks for,
+and since it comes with the changes, everybody knows when all of a revision has arrived.
 
-Keys, below a prefix (default ``/drakkar``): ``/o<key>`` durable, ``/p<key>`` what a restart
-forgets, ``/format``, ``/writer``.
+Keys, below a prefix (default ``/drakkar``): ``/o<key>`` durable, ``/p<key>`` what lives for a time only,
+``/ordinal``, ``/format``, ``/compaction`` (who compacts next, and to where) and ``/shared/<name>``.
+A server of format 1 wrote alone, fenced by a token under ``/writer``; opening its data puts another token there.
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,29 +29,38 @@ import grpc
 import grpc.aio
 
 from drakkar.store import etcdwire as wire
-from drakkar.store.base import Compacted, Conflict, Record, StoreFailed, Write
+from drakkar.store.base import Answer, Compacted, Conflict, Progress, Record, Refused, StoreFailed, Write
 from drakkar.store.problems import StoreProblem
 
 _log = logging.getLogger(__name__)
 
-#: Version of the keys; a store of another one is refused.
-FORMAT = b"1"
+#: Version of the keys and values; a store of a newer one is refused.
+FORMAT = b"2"
+_FORMAT_BEFORE = b"1"
 #: Largest value: etcd refuses requests of more than 1.5 MiB unless told otherwise.
 VALUE_LIMIT = 1_500_000
 _RANGE = "/etcdserverpb.KV/Range"
 _TXN = "/etcdserverpb.KV/Txn"
 _COMPACT = "/etcdserverpb.KV/Compact"
 _WATCH = "/etcdserverpb.Watch/Watch"
+#: Bits of a revision of ours that tell the writes of one transaction apart.
+_BITS = 7
+_LAST = (1 << _BITS) - 1
+#: Writes of one transaction; etcd takes 128 operations, counted over both levels. Places from here on
+#: stand for deletions of what is not there. Below ``{``, with which values of format 1 begin.
+_TOGETHER = 60
+#: Bytes of values in one transaction, unless a single one is larger.
+_TOGETHER_BYTES = 1_000_000
+#: Transactions under way at the same time.
+_IN_FLIGHT = 4
 #: Keys per page of a load.
 _PAGE = 500
-#: Transactions under way at the same time.
-_IN_FLIGHT = 64
 #: Seconds for one call, and for a write with all its attempts.
 _CALL_TIMEOUT = 5.0
 _WRITE_TIMEOUT = 15.0
 #: Seconds between attempts.
 _PAUSE = 0.1
-#: Seconds of history that etcd keeps for us, and between compactions.
+#: Seconds of history that etcd keeps for us at least, and between compactions.
 _HISTORY = 300.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -107,34 +116,57 @@ def _has_port(endpoint: str) -> bool:
     return bool(host) and port.isdigit() and "@" not in host
 
 
-class EtcdBackend:
-    """An open store. Making one takes the store over from whoever wrote to it before.
+class _Batch:
+    """A commit whose writes are answered one by one."""
 
-    Opening and :meth:`load` block, as reading a file would. Raises StoreProblem.
-    """
+    def __init__(self, size: int, future: asyncio.Future[list[Answer]]):
+        self.answers: list[Answer] = [0] * size
+        self.left = size
+        self.future = future
+
+
+class _Pending(NamedTuple):
+    """A write that waits or is under way: its key in etcd, and where its answer belongs."""
+
+    key: bytes
+    write: Write
+    batch: _Batch
+    at: int
+
+    def answer(self, answer: Answer) -> None:
+        batch = self.batch
+        batch.answers[self.at] = answer
+        batch.left -= 1
+        if not batch.left and not batch.future.done():
+            batch.future.set_result(batch.answers)
+
+
+class EtcdBackend:
+    """An open store. Opening and :meth:`load` block, as reading a file would. Raises StoreProblem."""
 
     value_limit: int | None = VALUE_LIMIT
 
     def __init__(self, url: str):
         self.address = address = Address.parse(url)
         self._credentials = address.credentials()
-        prefix = address.prefix.encode()
+        self._prefix = prefix = address.prefix.encode()
         self._durable, self._passing, self._format = prefix + b"/o", prefix + b"/p", prefix + b"/format"
-        self._writer_key, self._writer = prefix + b"/writer", uuid.uuid4().hex.encode()
-        self._mine = wire.compare_value(self._writer_key, self._writer)
+        self._ordinal, self._compaction = prefix + b"/ordinal", prefix + b"/compaction"
+        self._known = wire.compare_value(self._format, FORMAT)
         #: Index of the endpoint in use.
         self._at = 0
         self._channels: dict[int, grpc.aio.Channel] = {}
-        self._queue: deque[tuple[Sequence[Write], asyncio.Future[list[int | Conflict]]]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._queue: list[_Pending] = []
+        #: Keys of writes under way.
+        self._flying: set[bytes] = set()
+        self._running: set[asyncio.Task[None]] = set()
+        self._compactor: asyncio.Task[None] | None = None
         self._watches: set[Any] = set()
         self._failure: str | None = None
         self._closed = False
-        #: Time and revision to which the next compaction goes.
-        self._mark: tuple[float, int] | None = None
         self._plain = self._open()
         try:
-            self._revision = self._take_over()
+            self._revision = self._prepare()
         except BaseException:
             self._plain.close()
             raise
@@ -146,7 +178,7 @@ class EtcdBackend:
     # Opening and loading, without a loop.
 
     def _open(self) -> grpc.Channel:
-        """A channel to the first member that answers."""
+        """A connection to the first endpoint that answers."""
         why = ""
         for at, endpoint in enumerate(self.address.endpoints):
             if self._credentials is None:
@@ -169,147 +201,192 @@ class EtcdBackend:
         except grpc.RpcError as error:
             raise StoreProblem(f"etcd at {self.address.endpoints[self._at]} refused: {_details(error)}") from None
 
-    def _take_over(self) -> int:
-        """Makes this the only writer and forgets what is not durable; the revision of that."""
+    def _prepare(self) -> int:
+        """Makes what a store of this format has; its revision."""
         new = wire.txn_request(
             [wire.compare_modified(self._format, 0)],
-            [wire.put_op(self._format, FORMAT)],
+            [wire.put_op(self._format, FORMAT), wire.put_op(self._ordinal, b"")],
             [wire.range_op(self._format)],
         )
         made = wire.txn_answer(self._ask(_TXN, new))
-        for item in made.found:
-            if item.value != FORMAT:
-                version = item.value.decode(errors="replace")
-                raise StoreProblem(
-                    f"the data under {self.address.prefix} in etcd has format {version}, this Drakkar knows "
-                    f"{FORMAT.decode()}; use the Drakkar that wrote it or choose another prefix"
-                )
-        passing = self._passing + b"/"
-        mine = [wire.put_op(self._writer_key, self._writer), wire.delete_op(passing, _after(passing))]
-        return wire.txn_answer(self._ask(_TXN, wire.txn_request([], mine, []))).revision
+        version = made.found[0].value if made.found else FORMAT
+        if version == _FORMAT_BEFORE:
+            passing = self._passing + b"/"
+            upgrade = [
+                wire.put_op(self._format, FORMAT),
+                wire.put_op(self._ordinal, b""),
+                # Fences off a server of the format before, which may still run.
+                wire.put_op(self._prefix + b"/writer", b"format " + FORMAT),
+                wire.delete_op(passing, _after(passing)),
+            ]
+            made = wire.txn_answer(
+                self._ask(_TXN, wire.txn_request([wire.compare_value(self._format, version)], upgrade, []))
+            )
+        elif version != FORMAT:
+            raise StoreProblem(
+                f"the data under {self.address.prefix} in etcd has format {version.decode(errors='replace')}, this "
+                f"Drakkar knows {FORMAT.decode()}; use the Drakkar that wrote it or choose another prefix"
+            )
+        return made.revision << _BITS | _LAST
 
     def load(self) -> Iterator[Record]:
-        start, end, revision = self._durable + b"/", _after(self._durable + b"/"), 0
+        start, end, revision = self._durable + b"/", _after(self._passing + b"/"), 0
         skip = len(self._durable)
         while True:
             request = wire.range_request(start, end, limit=_PAGE, revision=revision)
             page = wire.range_answer(self._ask(_RANGE, request))
             revision = revision or page.revision
             for item in page.items:
-                yield Record(item.key[skip:].decode(), item.revision, item.value)
+                if item.key != self._ordinal:
+                    number, value = _unpacked(item)
+                    yield Record(item.key[skip:].decode(), number, value)
             if not page.more:
                 break
             start = page.items[-1].key + b"\0"
-        self._revision = max(self._revision, revision)
+        self._revision = max(self._revision, revision << _BITS | _LAST)
+
+    def shared(self, name: str, value: bytes) -> bytes:
+        """What all servers of this data have in common under this name: ``value`` if nobody was quicker."""
+        key = self._prefix + b"/shared/" + name.encode()
+        request = wire.txn_request(
+            [wire.compare_modified(key, 0)], [wire.put_op(key, value), wire.range_op(key)], [wire.range_op(key)]
+        )
+        return wire.txn_answer(self._ask(_TXN, request)).found[0].value
 
     # Writing.
 
-    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[int | Conflict]]:
+    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[Answer]]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[int | Conflict]] = loop.create_future()
+        future: asyncio.Future[list[Answer]] = loop.create_future()
         if self._closed or self._failure is not None:
             future.set_exception(StoreFailed(self._failure or "the store is closed"))
-            return future
-        self._queue.append((batch, future))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name="etcd commit")
+        elif not batch:
+            future.set_result([])
+        else:
+            shared = _Batch(len(batch), future)
+            self._queue += [_Pending(self._key(write), write, shared, at) for at, write in enumerate(batch)]
+            self._pump()
         return future
-
-    async def _work(self) -> None:
-        """One batch after the other, until none is left."""
-        while self._queue:
-            batch, future = self._queue.popleft()
-            try:
-                if self._failure is not None:
-                    raise StoreFailed(self._failure)
-                answers = await self._apply(batch)
-            except Exception as error:
-                self._failure = str(error) or repr(error)
-                if not future.done():
-                    future.set_exception(error if isinstance(error, StoreFailed) else StoreFailed(self._failure))
-            else:
-                if not future.done():
-                    future.set_result(answers)
-            if not self._queue and self._failure is None:
-                await self._forget_old()
-        self._worker = None
-
-    async def _apply(self, batch: Sequence[Write]) -> list[int | Conflict]:
-        """The writes of a batch, those of one key in order, others at the same time."""
-        answers: list[int | Conflict] = [0] * len(batch)
-        chains: dict[bytes, list[int]] = {}
-        for at, write in enumerate(batch):
-            chains.setdefault(self._key(write), []).append(at)
-        gate = asyncio.Semaphore(_IN_FLIGHT)
-
-        async def run(key: bytes, chain: list[int]) -> None:
-            async with gate:
-                for at in chain:
-                    answers[at] = await self._write(key, batch[at])
-
-        outcomes = await asyncio.gather(*(run(*item) for item in chains.items()), return_exceptions=True)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
-        self._revision = max([self._revision, *(answer for answer in answers if isinstance(answer, int))])
-        return answers
 
     def _key(self, write: Write) -> bytes:
         return (self._durable if write.durable else self._passing) + write.key.encode()
 
-    async def _write(self, key: bytes, write: Write) -> int | Conflict:
-        expected, value = write.expected, write.value
-        compares = [self._mine]
-        if expected is not None:
-            compares.append(wire.compare_modified(key, expected))
-        success = [wire.delete_op(key) if value is None else wire.put_op(key, value)]
-        if value is None and not expected:
-            # Deleting what is not there would take no revision.
-            success.append(wire.put_op(self._writer_key, self._writer))
-        request = wire.txn_request(compares, success, [wire.range_op(key), wire.range_op(self._writer_key)])
+    def _pump(self) -> None:
+        """Sends what waits, as far as transactions may be under way."""
+        while self._queue and len(self._running) < _IN_FLIGHT:
+            chosen = self._choose()
+            if not chosen:
+                return
+            task = asyncio.create_task(self._run(chosen), name="etcd transaction")
+            self._running.add(task)
+
+    def _choose(self) -> list[_Pending]:
+        """The next writes that may go together; further ones of a key under way stay, in their order."""
+        chosen: list[_Pending] = []
+        kept: list[_Pending] = []
+        size = 0
+        for number, pending in enumerate(self._queue):
+            length = len(pending.write.value or b"") + len(pending.key)
+            if len(chosen) == _TOGETHER or (chosen and size + length > _TOGETHER_BYTES):
+                kept += self._queue[number:]
+                break
+            if pending.key in self._flying:
+                kept.append(pending)
+            else:
+                # From here on the key counts as under way for the rest of the queue, too.
+                self._flying.add(pending.key)
+                chosen.append(pending)
+                size += length
+        self._queue = kept
+        return chosen
+
+    async def _run(self, chosen: list[_Pending]) -> None:
+        try:
+            await self._transact(chosen)
+        except Exception as error:
+            if not isinstance(error, StoreFailed):
+                _log.exception("a transaction with etcd failed")
+            self._fail(str(error) or repr(error), chosen)
+        finally:
+            self._flying.difference_update(pending.key for pending in chosen)
+            task = asyncio.current_task()
+            if task is not None:
+                self._running.discard(task)
+            self._pump()
+
+    def _fail(self, why: str, chosen: list[_Pending]) -> None:
+        self._failure = self._failure or why
+        waiting, self._queue = [*chosen, *self._queue], []
+        for pending in waiting:
+            if not pending.batch.future.done():
+                pending.batch.future.set_exception(StoreFailed(self._failure))
+
+    async def _transact(self, chosen: list[_Pending]) -> None:
+        """One transaction with these writes, until etcd has answered or the time is over."""
+        # Deletions first: see the module's docstring. The place of a write stays the same over all attempts.
+        placed = list(enumerate(sorted(chosen, key=lambda pending: pending.write.value is not None)))
         deadline = asyncio.get_running_loop().time() + _WRITE_TIMEOUT
         unclear = False
-        while True:
+        while placed:
             at = self._at
             try:
-                answer = wire.txn_answer(await self._call(at, _TXN, request))
-                break
+                data = await self._call(at, _TXN, self._request(placed))
             except grpc.aio.AioRpcError as error:
-                # The write may have been done, though nobody said so. Only a condition makes repeating it safe.
-                if error.code() not in _AGAIN or (not expected and (expected is None or value is None)):
-                    raise StoreFailed(f"etcd did not write {write.key}: {_details(error)}") from None
-                if asyncio.get_running_loop().time() > deadline:
-                    raise StoreFailed(
-                        f"etcd at {', '.join(self.address.endpoints)} cannot be reached: {_details(error)}"
-                    ) from None
+                words = _details(error)
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "space" in words:
+                    for _, pending in placed:
+                        pending.answer(Refused(pending.write.key, f"etcd has no room: {words}", full=True))
+                    return
+                over = asyncio.get_running_loop().time() > deadline
+                again = error.code() in _AGAIN or error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                # The writes may have been done, though nobody said so. Only a condition makes repeating one safe.
+                for _, pending in placed:
+                    if over or not again or not _repeatable(pending.write):
+                        ends = ", ".join(self.address.endpoints)
+                        why = f"etcd at {ends} did not answer in time: {words}" if again else f"etcd refused: {words}"
+                        pending.answer(Refused(pending.write.key, why, unclear=again or unclear))
+                placed = [item for item in placed if not over and again and _repeatable(item[1].write)]
                 unclear = True
-                await self._next(at)
-        if answer.succeeded:
-            return answer.revision
-        found = {item.key: item for item in answer.found}
-        writer = found.get(self._writer_key)
-        if writer is None or writer.value != self._writer:
-            raise StoreFailed(
-                f"another server has taken over the data under {self.address.prefix} in etcd; "
-                "one server at a time may use it"
-            )
-        held = found.get(key)
-        if unclear:
-            if held is not None and held.value == value:
-                return held.revision
-            if held is None and value is None:
-                return await self._deleted_at(key, expected or 0)
-        return Conflict(write.key, held.revision if held is not None else 0)
+                if placed:
+                    await self._next(at)
+                continue
+            self._judge(placed, wire.txn_answer(data), unclear)
+            return
 
-    async def _deleted_at(self, key: bytes, after: int) -> int:
-        """Revision of the deletion of a key that was there at revision ``after``."""
-        async with asyncio.timeout(_CALL_TIMEOUT):
-            async with contextlib.aclosing(self._watched(key, b"", after + 1)) as answers:
-                async for answer in answers:
-                    for _, revision, value in answer.changes:
-                        if value is None:
-                            return revision
-        raise StoreFailed("etcd ended a watch")
+    def _request(self, placed: list[tuple[int, _Pending]]) -> bytes:
+        inner: list[bytes] = []
+        for place, (key, (_, expected, value, _), _, _) in placed:
+            compares = [] if expected is None else [wire.compare_modified(key, _theirs(expected))]
+            act = wire.delete_op(key) if value is None else wire.put_op(key, bytes((place,)) + value)
+            inner.append(wire.txn_op(wire.txn_request(compares, [act], [wire.range_op(key)])))
+        return wire.txn_request([self._known], [*inner, wire.put_op(self._ordinal, b"")], [])
+
+    def _judge(self, placed: list[tuple[int, _Pending]], answer: wire.TxnAnswer, unclear: bool) -> None:
+        """Answers the writes of a transaction that was done."""
+        if not answer.succeeded:
+            raise StoreFailed(
+                f"the data under {self.address.prefix} in etcd was upgraded by a newer Drakkar; upgrade this one"
+            )
+        base = answer.revision << _BITS
+        deletions = 0
+        for (place, pending), inner in zip(placed, answer.inner, strict=True):
+            write = pending.write
+            if inner.succeeded and write.value is not None:
+                pending.answer(base | place)
+            elif inner.succeeded and inner.deleted:
+                pending.answer(base | deletions)
+                deletions += 1
+            elif inner.succeeded:  # deleting what is not there: a revision, though nobody sees a change
+                pending.answer(base | _TOGETHER + place)
+            else:
+                held = inner.found[0] if inner.found else None
+                number = _unpacked(held)[0] if held is not None else 0
+                if unclear and held is not None and write.value is not None:
+                    mine = held.value == bytes((place,)) + write.value
+                else:
+                    mine = False
+                pending.answer(number if mine else Conflict(write.key, number, unclear))
+        self._revision = max(self._revision, base | _LAST)
 
     async def _call(self, at: int, method: str, request: bytes) -> bytes:
         return await self._channel(at).unary_unary(method)(request, timeout=_CALL_TIMEOUT)
@@ -331,22 +408,49 @@ class EtcdBackend:
             self._at = (failed + 1) % len(self.address.endpoints)
         await asyncio.sleep(_PAUSE)
 
+    async def _reach(self, method: str, request: bytes) -> bytes:
+        """A call that changes nothing, at whichever endpoint answers. Raises StoreFailed after a call's time."""
+        deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
+        while True:
+            at = self._at
+            try:
+                return await self._call(at, method, request)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _AGAIN or asyncio.get_running_loop().time() > deadline or self._closed:
+                    raise StoreFailed(f"etcd did not answer: {_details(error)}") from None
+                await self._next(at)
+
     # Changes.
 
+    async def latest(self) -> int:
+        """Revision of the newest transaction: etcd asks a majority of its members before it answers."""
+        found = wire.range_answer(await self._reach(_RANGE, wire.range_request(self._ordinal)))
+        return (found.items[0].revision if found.items else found.revision) << _BITS | _LAST
+
     async def changes(self, after: int) -> AsyncIterator[Record]:
+        async with contextlib.aclosing(self.feed(after)) as feed:
+            async for progress in feed:
+                for record in progress.records:
+                    yield record
+
+    async def feed(self, after: int) -> AsyncGenerator[Progress]:
         start, end = self._durable + b"/", _after(self._passing + b"/")
-        skip = len(self._durable)
+        if self._compactor is None:
+            self._compactor = asyncio.create_task(self._compact_often(), name="etcd compaction")
+        # Of the transaction that ``after`` is a part of, the rest is still to come.
+        at_revision = after >> _BITS if after & _LAST == _LAST else (after >> _BITS) - 1
         while not self._closed:
             at = self._at
             try:
-                async with contextlib.aclosing(self._watched(start, end, after + 1)) as answers:
+                async with contextlib.aclosing(self._watched(start, end, at_revision + 1)) as answers:
                     async for answer in answers:
-                        for key, revision, value in answer.changes:
-                            yield Record(key[skip:].decode(), revision, value)
-                            after = revision
-                        if not answer.changes and not answer.created:
+                        if answer.changes:
+                            at_revision = answer.changes[-1][1]
+                            records = [record for record in self._records(answer) if record.revision > after]
+                            yield Progress(records, at_revision << _BITS | _LAST)
+                        elif not answer.created:
                             # A progress notification: nothing of ours up to here is still to come.
-                            after = max(after, answer.revision)
+                            at_revision = max(at_revision, answer.revision)
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _AGAIN:
                     raise StoreFailed(f"etcd ended a watch: {_details(error)}") from None
@@ -356,6 +460,25 @@ class EtcdBackend:
                     raise
                 return
             await self._next(at)
+
+    def _records(self, answer: wire.WatchAnswer) -> list[Record]:
+        """The changes of one answer, which holds only whole transactions."""
+        skip = len(self._durable)
+        records: list[Record] = []
+        now = deletions = 0
+        for key, revision, value in answer.changes:
+            if revision != now:
+                now, deletions = revision, 0
+            if key == self._ordinal:
+                continue
+            if value is None:
+                records.append(Record(key[skip:].decode(), revision << _BITS | deletions, None))
+                deletions += 1
+            else:
+                number, value = _unpacked(wire.KeyValue(key, revision, value))
+                records.append(Record(key[skip:].decode(), number, value))
+        records.sort(key=lambda record: record.revision)
+        return records
 
     async def _watched(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[wire.WatchAnswer]:
         # A member that has lost its leader ends the watch instead of falling silent.
@@ -370,7 +493,7 @@ class EtcdBackend:
                 answer = wire.watch_answer(data)
                 if answer.compacted:
                     raise Compacted(
-                        f"changes after revision {start - 1} are gone, etcd keeps those after {answer.compacted}"
+                        f"changes after revision {start - 1} of etcd are gone, it keeps those after {answer.compacted}"
                     )
                 if answer.canceled:
                     _log.warning("etcd ended a watch: %s", answer.reason or "no reason given")
@@ -380,36 +503,75 @@ class EtcdBackend:
             self._watches.discard(call)
             call.cancel()
 
+    # Compaction: without it etcd's space would run out.
+
     async def compact(self, revision: int) -> None:
         try:
-            await self._call(self._at, _COMPACT, wire.compaction_request(revision))
+            await self._call(self._at, _COMPACT, wire.compaction_request(revision >> _BITS))
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.OUT_OF_RANGE:  # not: compacted further already
                 raise StoreFailed(f"etcd did not compact: {_details(error)}") from None
 
-    async def _forget_old(self) -> None:
-        """Lets etcd drop old history now and then; otherwise its space would run out."""
-        now = asyncio.get_running_loop().time()
-        if self._mark is not None and now - self._mark[0] < _HISTORY:
-            return
-        if self._mark is not None:
-            try:
-                await self.compact(self._mark[1])
-            except StoreFailed as error:
-                _log.warning("%s; trying again in %d s", error, _HISTORY)
-        self._mark = (now, self._revision)
+    async def _compact_often(self) -> None:
+        """Once per period one of the servers drops what is older than that: who is first to move the mark."""
+        seen = 0
+        while not self._closed:
+            with contextlib.suppress(StoreFailed):
+                seen = await self._compact_once(seen)
+            await asyncio.sleep(_HISTORY)
+
+    async def _compact_once(self, seen: int) -> int:
+        """Moves the mark if nobody has since ``seen``, its revision in etcd, and compacts to where it was."""
+        latest = str((await self.latest()) >> _BITS).encode()
+        move = wire.txn_request(
+            [wire.compare_modified(self._compaction, seen)],
+            [wire.put_op(self._compaction, latest)],
+            [wire.range_op(self._compaction)],
+        )
+        before = wire.range_answer(await self._reach(_RANGE, wire.range_request(self._compaction)))
+        # Not repeated on a lost answer: the next period will do.
+        try:
+            moved = wire.txn_answer(await self._call(self._at, _TXN, move))
+        except grpc.aio.AioRpcError as error:
+            raise StoreFailed(_details(error)) from None
+        if not moved.succeeded:
+            return moved.found[0].revision if moved.found else 0
+        if before.items and before.items[0].revision == seen and before.items[0].value.isdigit():
+            await self.compact(int(before.items[0].value) << _BITS)
+        return moved.revision
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._worker is not None:
-            await self._worker
+        if self._compactor is not None:
+            self._compactor.cancel()
+            await asyncio.gather(self._compactor, return_exceptions=True)
+        while self._running:
+            await asyncio.wait(self._running)
         for call in list(self._watches):
             call.cancel()
         for channel in self._channels.values():
             await channel.close()
         self._plain.close()
+
+
+def _unpacked(item: wire.KeyValue) -> tuple[int, bytes]:
+    """Revision and value; values of format 1 have no place in front of them."""
+    place = item.value[0] if item.value else _TOGETHER
+    if place < _TOGETHER:
+        return item.revision << _BITS | place, item.value[1:]
+    return item.revision << _BITS, item.value
+
+
+def _theirs(expected: int) -> int:
+    """etcd's number for a revision of ours; 1, which no key bears, for those that cannot have come from here."""
+    return (expected >> _BITS or 1) if expected else 0
+
+
+def _repeatable(write: Write) -> bool:
+    """Whether doing it twice is the same as doing it once."""
+    return bool(write.expected) or (write.expected == 0 and write.value is not None)
 
 
 def _after(prefix: bytes) -> bytes:

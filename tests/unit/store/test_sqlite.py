@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
 import pytest
 
-from drakkar.store import StoreFailed, Write
+from drakkar.store import Record, Refused, StoreFailed, Write
 from drakkar.store.problems import StoreProblem
 from drakkar.store.sqlite import SCHEMA_VERSION, SqliteBackend
 
@@ -115,9 +116,10 @@ def test_a_failed_commit_is_final(tmp_path: Path) -> None:
     async def run() -> None:
         store = SqliteBackend(tmp_path / "store.db")
         await store.commit([Write("/a", 0, b"1")])
-        store._connection.execute("PRAGMA max_page_count=4").fetchall()
+        store._connection.execute("ALTER TABLE objects RENAME TO lost").fetchall()
         with pytest.raises(StoreFailed, match=r"store\.db"):
-            await store.commit([Write("/b", 0, b"x" * 1_000_000)])
+            await store.commit([Write("/b", 0, b"2")])
+        store._connection.execute("ALTER TABLE lost RENAME TO objects").fetchall()
         with pytest.raises(StoreFailed):
             await store.commit([Write("/c", 0, b"1")])
         await store.close()
@@ -125,6 +127,89 @@ def test_a_failed_commit_is_final(tmp_path: Path) -> None:
         assert [(record.key, record.value) for record in again.load()] == [("/a", b"1")]
         await again.close()
 
+    asyncio.run(run())
+
+
+def test_no_room_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> None:
+    """A limit on the file's size stands for a full disk: SQLite says the same."""
+
+    async def run() -> None:
+        store = SqliteBackend(tmp_path / "store.db")
+        (one,) = await store.commit([Write("/a", 0, b"1")])
+        assert isinstance(one, int)
+        pages = store._connection.execute("PRAGMA page_count").fetchall()[0][0]
+        store._connection.execute(f"PRAGMA max_page_count={pages + 3}").fetchall()
+        fits, big, also = await store.commit(
+            [Write("/fits", 0, b"2"), Write("/big", 0, b"x" * 1_000_000), Write("/a", one, b"3")]
+        )
+        assert isinstance(fits, int)
+        assert isinstance(also, int)
+        assert also > fits > one
+        assert isinstance(big, Refused)
+        assert big.full
+        assert not big.unclear
+        assert "free space" in big.why
+        assert await store.commit([Write("/big", None, b"x" * 1_000_000)]) == [big]
+        store._connection.execute("PRAGMA max_page_count=1000000").fetchall()
+        assert all(isinstance(answer, int) for answer in await store.commit([Write("/big", 0, b"x" * 1_000_000)]))
+        seen = [record.key async for record in _first(store.changes(0), 4)]
+        assert seen == ["/a", "/fits", "/a", "/big"]
+        await store.close()
+        again = SqliteBackend(tmp_path / "store.db")
+        assert {record.key: len(record.value or b"") for record in again.load()} == {
+            "/a": 1,
+            "/fits": 1,
+            "/big": 1_000_000,
+        }
+        await again.close()
+
+    asyncio.run(run())
+
+
+async def _first(changes: AsyncIterator[Record], count: int) -> AsyncIterator[Record]:
+    for _ in range(count):
+        yield await anext(changes)
+
+
+_FULL = """
+import asyncio, resource, signal, sys
+from drakkar.store import Refused, Write
+from drakkar.store.sqlite import SqliteBackend
+async def main():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    store = SqliteBackend(sys.argv[1])
+    done = 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    while True:
+        (answer,) = await store.commit([Write(f"/{done}", 0, b"x" * 20_000)])
+        if isinstance(answer, Refused):
+            assert answer.full, answer
+            break
+        done += 1
+    for _ in range(3):
+        (answer,) = await store.commit([Write("/more", 0, b"x" * 20_000)])
+        assert isinstance(answer, Refused), answer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (answer,) = await store.commit([Write("/after", 0, b"x" * 20_000)])
+    assert isinstance(answer, int), answer
+    print(done)
+asyncio.run(main())
+"""
+
+
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    """write(2) fails in the middle of the write-ahead log; the limit goes away; the process ends without closing."""
+    path = tmp_path / "store.db"
+    ended = subprocess.run([sys.executable, "-c", _FULL, str(path)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    done = int(ended.stdout)
+
+    async def run() -> None:
+        store = SqliteBackend(path)
+        assert {record.key for record in store.load()} == {*(f"/{n}" for n in range(done)), "/after"}
+        await store.close()
+
+    assert done > 3
     asyncio.run(run())
 
 
