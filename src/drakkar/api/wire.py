@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,6 +38,8 @@ class Response:
     stream: AsyncIterator[bytes] | None = None
     #: Whether ``stream`` is one long body, which is there already, and no watch.
     whole: bool = False
+    #: With status 101: whom the client's connection is to be joined with (a `Target` of `drakkar.apiserver.streaming`).
+    upgrade: Any = None
 
 
 #: The API server as a function; `drakkar.apiserver` provides one, the in-memory transport calls it.

@@ -12,6 +12,8 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,7 +21,18 @@ from drakkar.api.errors import EnvironmentProblem
 from drakkar.api.wire import Handler, Request, Response
 from drakkar.apiserver import status
 from drakkar.apiserver.server import BODY_LIMIT, ApiServer, failure
+from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.streaming.agents import Agents
+from drakkar.apiserver.streaming.gateway import (
+    SPDY_VERSIONS,
+    carry_forward,
+    carry_streams,
+    carry_websocket,
+    subprotocol,
+)
+from drakkar.apiserver.streaming.targets import Target
 from drakkar.apiserver.tls import Pki
+from drakkar.streaming.channels import LONGEST_MESSAGE, PIECE, TUNNEL
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,6 +46,9 @@ _GZIP_INLINE = 1 << 20
 #: Seconds that requests in progress get when the server stops.
 GRACE = 3
 
+_SPDY = b"spdy/3.1"
+#: Version of port-forward over SPDY.
+_FORWARD = "portforward.k8s.io"
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
@@ -54,17 +70,17 @@ async def _gzipped(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 class Application:
     """The ASGI application around a handler."""
 
-    def __init__(self, handler: Handler):
+    def __init__(self, handler: Handler, agents: Callable[[], Agents | None]):
         self._handler = handler
+        self._agents = agents
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if "impersonate-group" in headers:
-            # The one header that clients repeat.
-            groups = [value.decode("latin-1") for name, value in scope["headers"] if name == b"impersonate-group"]
-            headers["impersonate-group"] = ",".join(groups)
+        headers = _headers(scope)
         method: str = scope["method"]
         body = b""
         # A DELETE or a GET may carry a body, but only a length or chunks announce one.
@@ -74,25 +90,110 @@ class Application:
                 await _send(send, failure(found), headers, close=True)
                 return
             body = found
-        text = scope["query_string"].decode("latin-1")
-        request = Request(
-            method=method,
-            path=scope["raw_path"].decode("latin-1"),
-            query=tuple(parse_qsl(text, keep_blank_values=True)) if text else (),
-            headers=headers,
-            body=body,
-            peer=scope["state"].get("peer"),
-            pieces=True,
-        )
-        response = await self._handler(request)
+        response = await self._handler(_request(scope, method, headers, body))
         stream = response.stream
         if stream is not None:
             if response.whole and "gzip" in headers.get("accept-encoding", ""):
                 response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
                 stream = _gzipped(stream)
             await _stream(send, receive, response, stream)
+        elif response.upgrade is not None:
+            # The client asked for an upgrade in words only: its connection is an ordinary one.
+            await _send(send, failure(status.bad_request("Upgrade request required")), headers)
         else:
             await _send(send, response, headers)
+
+    async def _websocket(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Joins the client with an agent, or says why not as an ordinary answer."""
+        await receive()
+        headers = {**_headers(scope), "upgrade": "websocket"}
+        response = await self._handler(_request(scope, "GET", headers, b""))
+        agents = self._agents()
+        if response.upgrade is None or agents is None:
+            if response.stream is not None or response.status < 400:
+                response = failure(status.bad_request("this path is not served over WebSocket"))
+            await _deny(send, response)
+            return
+        target: Target = response.upgrade
+        chosen = subprotocol(target, scope["subprotocols"])
+        if chosen is None:
+            known = ", ".join(target.protocols)
+            await _deny(send, failure(status.bad_request(f"none of the subprotocols is known here, only {known}")))
+            return
+        try:
+            agent = await agents.converse(replace(target, protocols=(chosen,)))
+        except StatusError as error:
+            await _deny(send, failure(error.status))
+            return
+        await send({"type": "websocket.accept", "subprotocol": chosen})
+        await carry_websocket(agent, receive, send)
+
+    async def spdy(
+        self, scope: MutableMapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """The same for a client that asked for SPDY/3.1; the connection ends with it."""
+        headers = _headers(scope)
+        response = await self._handler(_request(scope, scope["method"], headers, b""))
+        agents = self._agents()
+        # Clients repeat this header.
+        lines = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-stream-protocol-version"]
+        offered = [part.strip() for part in ",".join(lines).split(",")]
+        if response.upgrade is None or agents is None:
+            if response.stream is not None or response.status < 400:
+                response = failure(status.bad_request("this path is not served over SPDY/3.1"))
+            await _refuse(writer, response)
+            return
+        target: Target = response.upgrade
+        forwarding = TUNNEL in target.protocols
+        versions = (_FORWARD,) if forwarding else SPDY_VERSIONS
+        version = next((name for name in versions if name in offered), None)
+        if version is None:
+            words = f"none of the versions {', '.join(offered)} is known here, only {', '.join(versions)}"
+            await _refuse(writer, failure(status.status_error(403, "Forbidden", words)))
+            return
+
+        async def write(data: bytes) -> None:
+            writer.write(data)
+            await writer.drain()
+
+        def read() -> Awaitable[bytes]:
+            return reader.read(PIECE)
+
+        try:
+            agent = await agents.converse(target) if forwarding else None
+        except StatusError as error:
+            await _refuse(writer, failure(error.status))
+            return
+        await write(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            b"X-Stream-Protocol-Version: " + version.encode() + b"\r\n\r\n"
+        )
+        if agent is not None:
+            await carry_forward(agent, read, write)
+        else:
+            await carry_streams(agents, target, read, write)
+
+
+def _headers(scope: MutableMapping[str, Any]) -> dict[str, str]:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if "impersonate-group" in headers:
+        # The one header that clients repeat.
+        groups = [value.decode("latin-1") for name, value in scope["headers"] if name == b"impersonate-group"]
+        headers["impersonate-group"] = ",".join(groups)
+    return headers
+
+
+def _request(scope: MutableMapping[str, Any], method: str, headers: dict[str, str], body: bytes) -> Request:
+    text = scope["query_string"].decode("latin-1")
+    return Request(
+        method=method,
+        path=scope["raw_path"].decode("latin-1"),
+        query=tuple(parse_qsl(text, keep_blank_values=True)) if text else (),
+        headers=headers,
+        body=body,
+        peer=scope["state"].get("peer"),
+        pieces=True,
+    )
 
 
 async def _body(headers: dict[str, str], receive: Receive) -> bytes | dict[str, Any]:
@@ -133,6 +234,22 @@ async def _send(send: Send, response: Response, asked: dict[str, str], *, close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _deny(send: Send, response: Response) -> None:
+    """An ordinary answer to a WebSocket's beginning."""
+    headers = [*_encoded(response.headers), (b"content-length", str(len(response.body)).encode())]
+    await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": response.body})
+
+
+async def _refuse(writer: asyncio.StreamWriter, response: Response) -> None:
+    """An ordinary answer on a connection that uvicorn has let go."""
+    headers = {**response.headers, "content-length": str(len(response.body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join(lines).encode("latin-1", "replace") + b"\r\n\r\n" + response.body)
+    await writer.drain()
 
 
 async def _stream(send: Send, receive: Receive, response: Response, stream: AsyncIterator[bytes]) -> None:
@@ -180,8 +297,31 @@ def _subject(transport: asyncio.BaseTransport) -> Peer | None:
     return (name, tuple(groups)) if name else None
 
 
-def _protocol() -> type[Any]:
-    """uvicorn's protocol with the certificate of the peer in the state of every request."""
+class _Raw(asyncio.StreamReaderProtocol):
+    """A connection that speaks something else than HTTP now, on uvicorn's list of connections."""
+
+    def __init__(self, reader: asyncio.StreamReader, connections: set[Any]):
+        super().__init__(reader)
+        self._connections = connections
+        self._raw: asyncio.Transport | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._raw = transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """uvicorn stops."""
+        if self._raw is not None:
+            self._raw.close()
+
+
+def _protocol(application: Application) -> type[Any]:
+    """uvicorn's protocol, with the certificate of the peer in the state of every request, and upgrades to SPDY."""
     base: Any
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -196,6 +336,34 @@ def _protocol() -> type[Any]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.app_state = {**self.app_state, "peer": _subject(transport)}
+
+        def _should_upgrade(self) -> bool:
+            return self._get_upgrade() == _SPDY or super()._should_upgrade()
+
+        def handle_websocket_upgrade(self, *event: Any) -> None:
+            # The one place where uvicorn lets a connection go.
+            if self._get_upgrade() != _SPDY:
+                super().handle_websocket_upgrade(*event)
+                return
+            self.connections.discard(self)
+            reader = asyncio.StreamReader(limit=2 * PIECE)
+            raw = _Raw(reader, self.connections)
+            raw.connection_made(self.transport)
+            self.transport.set_protocol(raw)
+            writer = asyncio.StreamWriter(self.transport, raw, reader, self.loop)
+            path, _, query = self.url.partition(b"?")
+            scope = {**self.scope, "raw_path": path, "query_string": query}
+
+            async def serve() -> None:
+                try:
+                    with contextlib.suppress(ConnectionError):
+                        await application.spdy(scope, reader, writer)
+                finally:
+                    writer.close()
+
+            task = self.loop.create_task(serve(), name="spdy")
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     return Protocol
 
@@ -259,10 +427,15 @@ async def serve(
 
     stopping = asyncio.Event()
     sock = _bind(host, port)
+    application = Application(handler or server.handle, lambda: server.agents)
     config = uvicorn.Config(
-        Application(handler or server.handle),
-        http=_protocol(),
-        ws="none",
+        application,
+        http=_protocol(application),
+        ws="wsproto",
+        ws_max_size=LONGEST_MESSAGE,
+        ws_per_message_deflate=False,
+        # Clients of long conversations ask by themselves whether the server is there.
+        ws_ping_interval=None,
         lifespan="off",
         log_config=None,
         # Its warnings are about clients (broken requests, unsupported upgrades) and advise to install packages.

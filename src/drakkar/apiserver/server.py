@@ -45,6 +45,8 @@ from drakkar.apiserver.render import Renderer
 from drakkar.apiserver.routes import RequestInfo, parse
 from drakkar.apiserver.selection import Selection
 from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.streaming import answers as streaming
+from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.ticker import Ticker
 from drakkar.apiserver.tokens import request_token
 from drakkar.apiserver.views import View
@@ -66,8 +68,8 @@ MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 #: Requests in progress beyond which further ones are put off; watches do not count.
 MAX_READING, MAX_WRITING = 400, 200
 
-#: Subresources that are conversations with a node agent; a POST to them has no body to read.
-_OF_AGENTS = frozenset({"exec", "attach", "portforward", "proxy"})
+#: Subresources that a node or pod would have to answer; a POST to them has no body to read.
+_OF_AGENTS = frozenset({"proxy"})
 
 _HEADERS = {"cache-control": "no-cache, private", "content-type": JSON}
 
@@ -112,6 +114,8 @@ class ApiServer:
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
         self.bodies = Bodies(self.registry.custom.node)
+        #: How pods' nodes are reached for logs and exec; None: not at all.
+        self.agents: Agents | None = None
         self.ready = False
         self._reading = self._writing = 0
         self._ending = False
@@ -143,6 +147,8 @@ class ApiServer:
         await self.ticker.close()
         if self.peers is not None:
             await self.peers.close()
+        if self.agents is not None:
+            await self.agents.close()
         await self.backend.close()
 
     def end_watches(self) -> None:
@@ -203,6 +209,8 @@ class ApiServer:
             raise StatusError(status.unknown_resource())
         self._check_verb(request, info, served)
         self.authorizer.check(user, info)
+        if served.plural == "pods" and info.subresource in streaming.SUBRESOURCES:
+            return await streaming.answer(self, request, info, user)
         if served.deprecation:
             warnings.append(served.deprecation)
         if info.verb == "watch":

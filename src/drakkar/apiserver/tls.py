@@ -12,6 +12,7 @@ import datetime
 import ipaddress
 import os
 import ssl
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,34 @@ class Pki:
         context.verify_mode = ssl.CERT_OPTIONAL
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def agents_context(self) -> ssl.SSLContext:
+        """TLS from the server to the agents of nodes: both sides show certificates of this authority."""
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=self.ca_certificate.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            # OpenSSL takes a certificate and its key from files only.
+            certificate, key = self.client("kube-apiserver-kubelet-client")
+            files = Path(folder, "client.crt"), Path(folder, "client.key")
+            for file, data in zip(files, (certificate, key), strict=True):
+                write_private(file, data)
+            context.load_cert_chain(*files)
+        return context
+
+    def agent_context(self, name: str, hosts: Sequence[str]) -> ssl.SSLContext:
+        """TLS for the endpoint of an agent that is reached by these names: clients must show a certificate."""
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.ca_certificate.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            certificate, key = _issue(self.folder, name, ("system:nodes",), ExtendedKeyUsageOID.SERVER_AUTH, hosts)
+            files = Path(folder, "agent.crt"), Path(folder, "agent.key")
+            for file, data in zip(files, (certificate, key), strict=True):
+                write_private(file, data)
+            context.load_cert_chain(*files)
         return context
 
     def client(self, user: str, groups: Sequence[str] = ()) -> tuple[bytes, bytes]:

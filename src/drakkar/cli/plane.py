@@ -20,11 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
-from drakkar.apiserver import ApiServer, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver.streaming.agents import Agents
 from drakkar.client import Client, MemoryTransport, kubeconfig
 from drakkar.client.clock import SystemClock
 
 if TYPE_CHECKING:
+    from drakkar.node.hollow import HollowFleet
     from drakkar.sim.fleets import Fleet
 
 #: Part → (user, groups): what each part may do is decided by these names.
@@ -154,18 +156,19 @@ class Plane:
         self._stack.push_async_callback(server.close)
         # Only now is the folder known to be ours alone.
         _keep_fleet(options)
-        await self._listen(server)
+        pki = open_pki(options.data / "pki")
+        server.agents = Agents(pki.agents_context())
+        await self._listen(server, pki)
         clients = {
             part: Client(MemoryTransport(server.handle, server.token(user, *groups)))
             for part, (user, groups) in IDENTITIES.items()
         }
-        for name, part in _parts(options, clients, fleet):
+        for name, part in _parts(options, clients, fleet, pki):
             self._run(name, part)
         for name in options.own_process:
             await self._spawn_hollow(name)
 
-    async def _listen(self, server: ApiServer) -> None:
-        pki = open_pki(self.options.data / "pki")
+    async def _listen(self, server: ApiServer, pki: Pki) -> None:
         wished = self.options.port or _remembered_port(self.options.data)
         try:
             serving: Serving = await serve(server, port=wished, pki=pki)
@@ -226,7 +229,7 @@ class Plane:
 
 
 def _parts(
-    options: PlaneOptions, clients: dict[str, Client], fleet: Fleet | None
+    options: PlaneOptions, clients: dict[str, Client], fleet: Fleet | None, pki: Pki
 ) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     """The parts to run beside the API server; imported here, since most need time to load."""
     clock = SystemClock()
@@ -237,7 +240,7 @@ def _parts(
         hollow = HollowFleet(
             clients["hollow"], clock, nodes, lease_period=options.lease_period, lease_duration=options.lease_duration
         )
-        yield "hollow nodes", hollow.run()
+        yield "hollow nodes", _hollow(hollow, pki)
     if options.controllers:
         from drakkar.controllers import Controllers, ControllerSettings
 
@@ -258,6 +261,21 @@ def _parts(
         from drakkar.scheduler import Scheduler
 
         yield "scheduler", Scheduler(clients["scheduler"], clock).run()
+
+
+async def _hollow(fleet: HollowFleet, pki: Pki) -> None:
+    """Hollow nodes and the endpoint that they share, for logs and the truth about exec."""
+    from drakkar.node.agent.endpoint import Endpoint
+    from drakkar.node.hollow_nodes import NodeEndpoint
+
+    tls = pki.agent_context("drakkar:hollow-nodes", ("localhost", "127.0.0.1", "::1"))
+    endpoint = Endpoint(fleet.host(), tls, clock=SystemClock().time)
+    await endpoint.start()
+    fleet.endpoint = NodeEndpoint("localhost", endpoint.port)
+    try:
+        await fleet.run()
+    finally:
+        await endpoint.close()
 
 
 async def _publish_recorded(client: Client, fleet: Fleet) -> None:

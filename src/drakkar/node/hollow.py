@@ -37,9 +37,11 @@ from drakkar.client.runner import Runner
 from drakkar.client.transport import Unreachable
 from drakkar.client.writes import After, Create, Write
 from drakkar.node.heartbeat import Beat, Heartbeats
+from drakkar.node.hollow_host import HollowHost
 from drakkar.node.hollow_nodes import (
     FAILED,
     SLOW,
+    NodeEndpoint,
     addresses,
     fault_of,
     is_ready,
@@ -106,6 +108,8 @@ class HollowFleet:
         slow_delay: float = 5.0,
     ):
         self._client = client
+        #: Where the agent of these nodes listens, to be set before :meth:`run`; None: nowhere.
+        self.endpoint: NodeEndpoint | None = None
         self._clock = clock
         self._slow_delay = slow_delay
         self._beats = Heartbeats(
@@ -117,6 +121,7 @@ class HollowFleet:
         }
         # Pods that run here: uid → node and exact start. The API's status has whole seconds only.
         self._running: dict[str, tuple[str, float]] = {}
+        self._serving = False
         # When a slow node gets round to a pod.
         self._delayed: dict[Key, float] = {}
 
@@ -131,9 +136,22 @@ class HollowFleet:
         finally:
             await caches.stop()
 
+    def host(self) -> HollowHost:
+        """What the endpoint of these nodes answers from; nodes that have failed answer nothing."""
+
+        def find(namespace: str, name: str) -> Object | None:
+            pod = self._pods.get(namespace, name) if self._serving else None
+            return pod if pod is not None and self._is_served(pod) else None
+
+        def every() -> list[Object]:
+            return [pod for pod in self._pods.list() if self._is_served(pod)] if self._serving else []
+
+        return HollowHost(find, every)
+
     def setup(self, caches: Caches, queue: KeyQueue) -> None:
         """Watch nodes, bound pods and claims."""
         self._queue = queue
+        self._serving = True
         self._node_cache: Cache = caches.of(NODE)
         self._pods: Cache = caches.of(
             POD, field_selector="spec.nodeName!=", indexes={"claim": _claim_keys, "node": lambda pod: [pod_node(pod)]}
@@ -193,7 +211,10 @@ class HollowFleet:
         await self._beats.join(hollow.beat, node)
         for pod in listed.items:
             self._queue.add(_pod_key(pod))
-        return [*label_writes(node, hollow.manifest), ready_write(node, hollow.manifest, hollow.index, now)]
+        return [
+            *label_writes(node, hollow.manifest),
+            ready_write(node, hollow.manifest, hollow.index, now, self.endpoint),
+        ]
 
     def _pod(self, namespace: str, name: str) -> list[Write]:
         pod = self._pods.get(namespace, name)

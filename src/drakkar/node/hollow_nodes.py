@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from drakkar.api.kinds import LEASE, NODE
@@ -58,14 +59,22 @@ def is_ready(node: Object) -> bool:
     return at(condition(node, NODE_READY), "status") == "True"
 
 
-def ready_write(node: Object, manifest: Object, index: int, now: float) -> Patch:
-    """The patch that makes the node Ready and tells its capacity and addresses."""
+@dataclass(frozen=True, slots=True)
+class NodeEndpoint:
+    """Where the API server reaches the agent of hollow nodes; they share one."""
+
+    host: str
+    port: int
+
+
+def ready_write(node: Object, manifest: Object, index: int, now: float, endpoint: NodeEndpoint | None = None) -> Patch:
+    """The patch that makes the node Ready and tells its capacity, its addresses and where its agent listens."""
     stamp = timestamp(now)
     ready = (NODE_READY, "True", "KubeletReady", "hollow node is posting ready status")
     entries = [ready, *((kind, "False", reason, message) for kind, reason, message in _PRESSURES)]
     address, _ = addresses(index)
     capacity = dict(child(manifest, "status", "capacity"))
-    status = {
+    status: Object = {
         "capacity": capacity,
         "allocatable": dict(child(manifest, "status", "allocatable")) or capacity,
         "conditions": [
@@ -77,6 +86,10 @@ def ready_write(node: Object, manifest: Object, index: int, now: float) -> Patch
         ],
         "nodeInfo": _info(node),
     }
+    if endpoint is not None:
+        # The address of a hollow node is made up, the name of its endpoint is not: API servers try names first.
+        status["addresses"].append({"type": "InternalDNS", "address": endpoint.host})
+        status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": endpoint.port}}
     return Patch(NODE, "", name_of(node), {"status": status}, type="strategic", subresource="status")
 
 
