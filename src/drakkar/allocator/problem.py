@@ -16,7 +16,7 @@ from drakkar.allocator.bounds import Bounds, may_fit
 from drakkar.allocator.explain import Tally, aggregate, named, node_reason
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
-from drakkar.allocator.plan import Plan, make_plan, plan_key
+from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import allocations
 from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
@@ -222,6 +222,18 @@ class Problem:
         if verdict is not None:
             verdict.reason = reason
         return reason
+
+    def drivers(self) -> frozenset[str] | None:
+        """The drivers whose devices alone can serve the claims, as the selectors name them; None when anybody's may."""
+        found: set[str] = set()
+        for claim in self.plan.claims:
+            for request in claim.requests:
+                for alternative in request.alternatives:
+                    named_there = drivers_of(alternative)
+                    if not named_there:
+                        return None
+                    found.update(named_there)
+        return frozenset(found)
 
     def reasons(self, nodes: Iterable[str]) -> list[tuple[str, Reason]]:
         """Node by node why it does not fit; see :func:`explain` for one reason over all."""

@@ -59,6 +59,10 @@ class Tariffs:
             if not self._pools[where]:
                 del self._pools[where]
 
+    def __bool__(self) -> bool:
+        """Whether any device costs anything."""
+        return bool(self._priced)
+
     def of(self, device: DeviceId) -> resource.Device | None:
         """The device, if it costs anything."""
         slices = self._pools.get((device.driver, device.pool))

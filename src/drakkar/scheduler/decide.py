@@ -81,6 +81,8 @@ class Pending:
     causes: frozenset[Cause] = frozenset(Cause)
     #: Keys of the claims that the pod waits for.
     claims: frozenset[str] = frozenset()
+    #: Drivers whose devices could help; None when any driver's could.
+    drivers: frozenset[str] | None = None
     #: A claim whose useless allocation is in the way and may be taken back.
     release: resource.ResourceClaim | None = None
     #: A claim of an earlier attempt that serves nothing and is to be deleted.
@@ -154,6 +156,8 @@ class _Attempt:
         #: Text → how many nodes it keeps from the pod.
         self.refusals: Counter[str] = Counter()
         self.causes: set[Cause] = set()
+        #: Drivers whose devices could help, once an attempt has asked for some; None in it stands for any.
+        self.drivers: set[str | None] = set()
         self.by_node: dict[str, str] = {}
         #: Allocated claims that kept a node out which was fit otherwise.
         self.unavailable: dict[str, resource.ResourceClaim] = {}
@@ -245,6 +249,7 @@ class _Attempt:
         if not wanted:
             return self._without_search(among, extended)
         problem = allocator.prepare(self.cluster.inventory.snapshot(), wanted, policy=self.policy)
+        self.drivers.update(problem.drivers() or (None,))
         feasible = problem.feasible()
         names = feasible.nodes if among is None else [name for name in feasible.nodes if name in among]
         if not names:
@@ -509,6 +514,7 @@ class _Attempt:
             details,
             causes=frozenset(self.causes),
             claims=self.keys,
+            drivers=None if None in self.drivers else frozenset(name for name in self.drivers if name is not None),
             release=release,
             discard=self.kept if release is None else None,
             nodes=self.by_node,

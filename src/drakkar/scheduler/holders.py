@@ -123,8 +123,7 @@ class Holders:
 
     def _earlier(self, pool: tuple[str, str], known: _Held) -> list[tuple[str, _Held]]:
         """Claims that held something of the pool before, the first one first."""
-        found = [(uid, self._held[uid]) for uid in self._by_pool[pool]]
-        return sorted((entry for entry in found if entry[1].sight < known.sight), key=lambda entry: entry[1].sight)
+        return [(uid, held) for uid in self._by_pool[pool] if (held := self._held[uid]).sight < known.sight]
 
     def _beyond_capacity(self, pool: tuple[str, str], known: _Held, base: Base) -> str | None:
         """The claim with which the shares of one of the devices exceed a capacity of it."""
@@ -132,8 +131,8 @@ class Holders:
         for part in known.parts:
             if part.device[:2] != pool:
                 continue
-            for position in bits(base.by_name.get(part.device.device, 0)):
-                capacities = base.devices[position].device.capacity or {}
+            for device in base.published(part.device.device)[:1]:
+                capacities = device.capacity or {}
                 for name, nanos in part.consumed:
                     if name in capacities:
                         key = part.device, name

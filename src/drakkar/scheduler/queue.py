@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -41,6 +42,8 @@ class _Entry:
     parked_at: float = 0.0
     causes: frozenset[Cause] = frozenset()
     claims: frozenset[str] = frozenset()
+    #: Whose devices could help; None when anybody's.
+    drivers: frozenset[str] | None = None
     woken: bool = field(default=False)
 
 
@@ -54,6 +57,8 @@ class SchedulingQueue:
         self._delayed: list[tuple[float, int, str]] = []
         self._parked: dict[str, None] = {}
         self._by_claim: dict[str, dict[str, None]] = {}
+        self._by_cause: dict[Cause, dict[str, None]] = {cause: {} for cause in Cause}
+        self._times: Counter[Cause] = Counter()
         self._count = 0
         self._some = asyncio.Event()
         self._timer = asyncio.Event()
@@ -100,8 +105,18 @@ class SchedulingQueue:
             self._some.clear()
             await self._some.wait()
 
-    def park(self, uid: str, causes: Iterable[Cause], claims: Iterable[str] = (), *, counts: bool = True) -> None:
-        """The pod did not fit; ``claims`` are the keys of its own claims. Unless it ``counts``, no back-off begins."""
+    def park(
+        self,
+        uid: str,
+        causes: Iterable[Cause],
+        claims: Iterable[str] = (),
+        *,
+        drivers: frozenset[str] | None = None,
+        counts: bool = True,
+    ) -> None:
+        """The pod did not fit. ``claims`` are the keys of its own claims, ``drivers`` those whose devices could help
+        (None: any). Unless it ``counts``, no back-off begins.
+        """
         entry = self._entries.get(uid)
         if entry is None:
             return
@@ -114,6 +129,9 @@ class SchedulingQueue:
         entry.parked_at = self._clock.monotonic()
         entry.causes = frozenset(causes)
         entry.claims = frozenset(claims)
+        entry.drivers = drivers
+        for cause in entry.causes:
+            self._by_cause[cause][uid] = None
         self._parked[uid] = None
         for key in entry.claims:
             self._by_claim.setdefault(key, {})[uid] = None
@@ -131,13 +149,20 @@ class SchedulingQueue:
         if entry is not None and entry.place is _Place.PARKED:
             self._wake(entry)
 
-    def happened(self, cause: Cause, claim: str | None = None) -> None:
-        """Wakes the parked pods that wait for ``cause``; for CLAIM those that use ``claim``."""
-        waiting = self._parked if claim is None else self._by_claim.get(claim)
+    def happened(self, cause: Cause, *, claim: str | None = None, driver: str | None = None) -> None:
+        """Wakes the parked pods that wait for ``cause``: for CLAIM those that use ``claim``, for DEVICE those whom
+        devices of ``driver`` could help (None: of any driver).
+        """
+        self._times[cause] += 1
+        waiting = self._by_cause[cause] if claim is None else self._by_claim.get(claim)
         for uid in [*waiting] if waiting else ():
             entry = self._entries[uid]
-            if cause in entry.causes:
+            if cause in entry.causes and (driver is None or entry.drivers is None or driver in entry.drivers):
                 self._wake(entry)
+
+    def times(self, cause: Cause) -> int:
+        """How often the cause has occurred."""
+        return self._times[cause]
 
     async def run_timers(self) -> None:
         """Brings delayed pods back when their time comes, until cancelled."""
@@ -172,6 +197,8 @@ class SchedulingQueue:
         entry.stamp += 1
         if entry.place is _Place.PARKED:
             self._parked.pop(entry.uid, None)
+            for cause in entry.causes:
+                self._by_cause[cause].pop(entry.uid, None)
             for key in entry.claims:
                 users = self._by_claim[key]
                 users.pop(entry.uid, None)

@@ -35,6 +35,7 @@ from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, decide
+from drakkar.scheduler.equal import Verdicts, kind_of
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
 from drakkar.scheduler.refusal import Cause
@@ -78,6 +79,7 @@ class Scheduler:
                 "lost",
                 "conflict_foreign",
                 "released",
+                "answered_alike",
             ),
             0,
         )
@@ -94,6 +96,7 @@ class Scheduler:
             client, self.cluster, self._claims, clock, settled=self._on_settled, metrics=self.metrics
         )
         self._turn = asyncio.Semaphore(WRITERS)
+        self._verdicts = Verdicts(self.queue.times)
         self._start = 0
 
     async def run(self) -> None:
@@ -173,7 +176,7 @@ class Scheduler:
             self.cluster.remove_slice(item.metadata.name)
         else:
             self.cluster.set_slice(item)
-            self.queue.happened(Cause.DEVICE)
+            self.queue.happened(Cause.DEVICE, driver=item.spec.driver)
 
     def _on_rule(self, event: str, _: Any, item: resource.DeviceTaintRule) -> None:
         if event == "DELETED":
@@ -183,15 +186,16 @@ class Scheduler:
         self.queue.happened(Cause.DEVICE)
 
     def _on_claim(self, event: str, old: resource.ResourceClaim | None, claim: resource.ResourceClaim) -> None:
-        held = old is not None and old.status.allocation is not None
+        held = old.status.allocation if old is not None else None
         if event == "DELETED":
             self.cluster.remove_claim(claim)
         else:
             self.cluster.set_claim(claim)
-        if held and (event == "DELETED" or claim.status.allocation is None):
-            self.queue.happened(Cause.DEVICE)
+        if held is not None and (event == "DELETED" or claim.status.allocation is None):
+            for driver in {result.driver for result in held.devices.results or ()}:
+                self.queue.happened(Cause.DEVICE, driver=driver)
         if old is None or event == "DELETED" or old.status != claim.status or old.spec != claim.spec:
-            self.queue.happened(Cause.CLAIM, key_of(claim))
+            self.queue.happened(Cause.CLAIM, claim=key_of(claim))
 
     def _on_pod(self, event: str, old: Object | None, pod: Object) -> None:
         uid = uid_of(pod)
@@ -215,13 +219,13 @@ class Scheduler:
 
     def _on_settled(self, claim: resource.ResourceClaim) -> None:
         # The watch told of the allocation before it was confirmed; only now others may join.
-        self.queue.happened(Cause.CLAIM, key_of(claim))
+        self.queue.happened(Cause.CLAIM, claim=key_of(claim))
 
     def _room_returned(self, pod: Object) -> None:
         self.queue.happened(Cause.ROOM)
         # Limits per claim and node count pods that have not ended.
         for key in claim_keys(pod):
-            self.queue.happened(Cause.CLAIM, key)
+            self.queue.happened(Cause.CLAIM, claim=key)
 
     # from state to decisions
 
@@ -244,7 +248,9 @@ class Scheduler:
                 if decision.error:
                     self.queue.retry(uid)
                 else:
-                    self.queue.park(uid, decision.causes, decision.claims, counts=not decision.passing)
+                    self.queue.park(
+                        uid, decision.causes, decision.claims, drivers=decision.drivers, counts=not decision.passing
+                    )
                 if not decision.passing:
                     group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
             # Watches have to be read between decisions.
@@ -253,7 +259,14 @@ class Scheduler:
     def _decide(self, pod: PodView) -> Placement | Pending | None:
         started = self._clock.monotonic()
         try:
+            kind = kind_of(self.cluster, pod)
+            known = self._verdicts.recall(kind, pod) if kind is not None else None
+            if known is not None:
+                self.metrics["answered_alike"] += 1
+                return known
             decision = decide(self.cluster, pod, policy=self._policy, start=self._start, now=self._clock.time())
+            if kind is not None and isinstance(decision, Pending):
+                self._verdicts.remember(kind, decision)
         except Exception:
             # A fault in one decision must not stop all others.
             logger.exception("deciding about pod %s failed", pod.key)

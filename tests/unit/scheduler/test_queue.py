@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from drakkar.scheduler.queue import PATIENCE, Cause, SchedulingQueue
+from drakkar.scheduler.queue import PATIENCE, SchedulingQueue
+from drakkar.scheduler.refusal import Cause
 
 
 class Manual:
@@ -69,9 +70,9 @@ def test_parked_pods_come_back_for_their_cause_only() -> None:
         queue.park("b", {Cause.DEVICE, Cause.CLAIM}, {"default/y"})
         await clock.pass_by(1)
         queue.happened(Cause.NODE)
-        queue.happened(Cause.CLAIM, "default/z")
+        queue.happened(Cause.CLAIM, claim="default/z")
         assert await nothing_in(queue)
-        queue.happened(Cause.CLAIM, "default/x")
+        queue.happened(Cause.CLAIM, claim="default/x")
         assert await queue.take() == "a"
         queue.happened(Cause.DEVICE)
         assert await queue.take() == "b"
@@ -131,5 +132,23 @@ def test_patience_ends() -> None:
             await clock.pass_by(PATIENCE / 4)
         assert await queue.take() == "a"
         timers.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_devices_of_another_driver_wake_nobody() -> None:
+    async def scenario() -> None:
+        clock = Manual()
+        queue = SchedulingQueue(clock)
+        for uid, drivers in (("one", frozenset({"a.example.com"})), ("any", None)):
+            queue.add(uid, 0, "")
+            assert await queue.take() == uid
+            queue.park(uid, {Cause.DEVICE}, drivers=drivers)
+        await clock.pass_by(1)
+        queue.happened(Cause.DEVICE, driver="b.example.com")
+        assert await queue.take() == "any"
+        assert await nothing_in(queue)
+        queue.happened(Cause.DEVICE, driver="a.example.com")
+        assert await queue.take() == "one"
 
     asyncio.run(scenario())
