@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from drakkar.allocator import Fits, prepare
 from drakkar.allocator.batch import numbered_shares
-from drakkar.api.quantity import Quantity
+from drakkar.api.resource import v1
+from drakkar.api.resource.drawn import function_of, port_counters
 from drakkar.api.resource.v1 import AllocationResult, ResourceClaim, ResourceSlice
 from drakkar.inventory import Inventory
 from tests.support.allocation import claim, device, inventory, published, ranked, request
+from tests.support.checker import faults
 
 NODES = ("n1", "n2")
 
@@ -36,6 +39,15 @@ def world(rnd: random.Random) -> list[ResourceSlice]:
             for n in range(rnd.randint(0, 2))
         ]
         slices.append(published(f"shared-{name}", shared, pool=f"shared-{name}", nodeName=name))
+        port = port_counters("p0", "10", 3)
+        policy = v1.CapacityRequestPolicy(default="2", validRange=v1.CapacityRequestPolicyRange(min="1"))
+        amount = v1.DeviceCapacity(value="8", requestPolicy=policy)
+        kind = {"kind": v1.DeviceAttribute(string="function")}
+        functions = [msgspec.to_builtins(function_of(port, f"f{n}", amount, kind)) for n in range(rnd.randint(0, 3))]
+        pool = {"pool": f"nic-{name}", "nodeName": name, "count": 2}
+        values = {key: value.value for key, value in port.counters.items()}
+        slices.append(published(f"ports-{name}", counters={"p0": values}, **pool))
+        slices.append(published(f"functions-{name}", functions, **pool))
     return slices
 
 
@@ -44,8 +56,9 @@ def wish(rnd: random.Random, number: int) -> ResourceClaim:
     of_kind = 'device.attributes["gpu.example.com"].kind == "{}"'
 
     def one(name: str) -> dict[str, Any]:
-        kind = rnd.choice(["plain", "part", "shared"])
-        capacity = {"capacity": {"bw": str(rnd.randint(1, 6))}} if kind == "shared" else {}
+        kind = rnd.choice(["plain", "part", "shared", "function"])
+        name_of = {"shared": "bw", "function": "bandwidth"}
+        capacity = {"capacity": {name_of[kind]: str(rnd.randint(1, 6))}} if kind in name_of else {}
         return request(name, rnd.randint(1, 2), of_kind.format(kind), **capacity)
 
     wishes = [one("r")] if rnd.random() < 0.6 else [ranked("r", one("first"), one("second"))]
@@ -55,33 +68,6 @@ def wish(rnd: random.Random, number: int) -> ResourceClaim:
     if rnd.random() < 0.2:
         more["constraints"] = [{"matchAttribute": "gpu.example.com/root"}]
     return claim(*wishes, name=f"c{number}", **more)
-
-
-def audit(slices: list[ResourceSlice], held: dict[str, AllocationResult]) -> None:
-    """Recounts everything from the allocations alone."""
-    devices = {(s.spec.pool.name, d.name): d for s in slices for d in s.spec.devices or ()}
-    counters = {
-        (s.spec.pool.name, c.name, key): Quantity.parse(value.value).nanos
-        for s in slices
-        for c in s.spec.sharedCounters or ()
-        for key, value in c.counters.items()
-    }
-    owners: dict[tuple[str, str], str] = {}
-    consumed: dict[tuple[str, str, str], int] = {}
-    for uid, allocation in held.items():
-        for result in allocation.devices.results or ():
-            place = (result.pool, result.device)
-            if result.shareID is None:
-                assert place not in owners, f"{place} belongs to {owners[place]} and {uid}"
-                owners[place] = uid
-            for name, text in (result.consumedCapacity or {}).items():
-                consumed[(*place, name)] = consumed.get((*place, name), 0) + Quantity.parse(text).nanos
-            for use in devices[place].consumesCounters or ():
-                for key, value in use.counters.items():
-                    counters[(result.pool, use.counterSet, key)] -= Quantity.parse(value.value).nanos
-    assert all(left >= 0 for left in counters.values()), counters
-    for (pool, name, capacity), nanos in consumed.items():
-        assert nanos <= Quantity.parse((devices[(pool, name)].capacity or {})[capacity].value).nanos
 
 
 @pytest.mark.parametrize("policy", ["drakkar", "upstream"])
@@ -107,7 +93,11 @@ def test_nothing_is_given_twice_and_a_release_restores(seed: int, policy: str) -
         if isinstance(outcome, Fits):
             held[wanted.metadata.uid] = outcome.allocations[0]
             books.assume(wanted.metadata.uid, outcome.allocations[0])
-        audit(slices, held)
+        found = faults(slices, held)
+        if policy == "upstream":
+            # Upstream does not know that functions share their port's bandwidth.
+            found = [text for text in found if "'bandwidth'" not in text]
+        assert not found
         if number % 10 == 9:
             assert same_answers(books, rebuilt(slices, held), rnd, policy)
     for uid in list(held):

@@ -346,7 +346,7 @@ def may_fit(snapshot: Snapshot, plan: Plan, node: Node, view: NodeView) -> bool:
                     if skipping:
                         free &= ~base.skip
                     if not alternative.admin:
-                        free &= ~state.busy & state.fitting(upstream)
+                        free &= ~(state.busy if upstream else state.busy_kept) & state.fitting(upstream)
                         if not upstream:
                             free &= ~short(alternative, base, state, switches)
                     open_ |= free << seen.offset

@@ -120,7 +120,7 @@ class _Explainer:
         drivers = drivers_of(alternative)
         for seen, state in zip(task.view.pools, task.states, strict=True):
             base = seen.view.base
-            held = state.busy if task.policy == "upstream" else state.busy | state.shared & base.single
+            held = state.busy if task.policy == "upstream" else state.busy_kept
             masks = alternative.on_base(base, task.table, task.switches)
             if not drivers or base.key[0] in drivers:
                 published += (seen.here | seen.targets).bit_count()

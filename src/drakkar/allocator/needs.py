@@ -118,7 +118,7 @@ class NodeTask:
             if upstream or not alternative.admin:
                 free &= state.fitting(upstream)
             if not alternative.admin:
-                free &= ~state.busy
+                free &= ~(state.busy if upstream else state.busy_kept)
                 error &= ~state.busy
                 if not upstream:
                     free &= ~short(alternative, base, state, self.switches)

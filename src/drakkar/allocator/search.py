@@ -358,7 +358,7 @@ class Search:
         if admin:
             if not multi and self._taken_in[claim] & bit:
                 return False
-        elif (state.busy >> local) & 1 or self.taken & bit:
+        elif ((state.busy if self._upstream else state.busy_kept) >> local) & 1 or self.taken & bit:
             return False
         if need.refused & bit:
             return False

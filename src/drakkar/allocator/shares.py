@@ -1,6 +1,6 @@
 """Shares that devices draw from a counter of their pool: what they need, and where too little is left.
 
-Only policy ``drakkar`` counts them. Source: docs/decisions/0005-shares-of-a-parent.md.
+Only policy ``drakkar`` counts them. Source: docs/decisions/0004-shares-of-a-parent.md.
 """
 
 from __future__ import annotations

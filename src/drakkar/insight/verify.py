@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 from drakkar.api.meta import Object, Struct
-from drakkar.api.names import DELETE_PROTECTION, PODS_PER_NODE
+from drakkar.api.names import DELETE_PROTECTION, DRAWN_FROM, PODS_PER_NODE
 from drakkar.api.objects import (
     is_deleting,
     key_of,
@@ -95,13 +95,20 @@ def double_allocation(dump: Dump) -> Iterator[Finding]:
 
 
 def overdrawn_counters(dump: Dump) -> Iterator[Finding]:
-    """Devices in use take no more than their counter sets hold; a shared device takes its part once."""
+    """Devices in use take no more than their counter sets hold; a shared device pays once, its shares what they take."""
     drawn: dict[tuple[str, str, str, str], Fraction] = defaultdict(Fraction)
-    for device in _holders(dump):
+    for device, held in _holders(dump).items():
         known = dump.devices.get(device)
-        for consumed in (known[1].consumesCounters if known else None) or ():
+        if known is None:
+            continue
+        for consumed in known[1].consumesCounters or ():
             for name, counter in consumed.counters.items():
                 drawn[device[0], device[1], consumed.counterSet, name] += _exact(counter.value)
+        for capacity, counter_set, name in _tied(known[1]):
+            for _, result in held:
+                amount = (result.consumedCapacity or {}).get(capacity)
+                whole = (known[1].capacity or {})[capacity].value
+                drawn[device[0], device[1], counter_set, name] += _exact(whole if amount is None else amount)
     limits: dict[tuple[str, str, str, str], Fraction] = {}
     for found in dump.slices.values():
         if dump.is_newest(found):
@@ -305,14 +312,15 @@ def _unknown_counters(dump: Dump) -> Iterator[Finding]:
     for device, (_, definition) in sorted(dump.devices.items(), key=lambda item: item[0]):
         if not dump.is_complete(*device[:2]):
             continue
-        for consumed in definition.consumesCounters or ():
-            for counter in consumed.counters:
-                if (*device[:2], consumed.counterSet, counter) not in known:
-                    yield Finding(
-                        rule="unknown-counter",
-                        object=f"device {_text(device)}",
-                        message=f"it consumes {consumed.counterSet}/{counter}, which its pool does not define",
-                    )
+        uses = [(consumed.counterSet, c) for consumed in definition.consumesCounters or () for c in consumed.counters]
+        tied = [(counter_set, name) for _, counter_set, name in _tied(definition)]
+        for counter_set, counter in uses + tied:
+            if (*device[:2], counter_set, counter) not in known:
+                yield Finding(
+                    rule="unknown-counter",
+                    object=f"device {_text(device)}",
+                    message=f"it consumes {counter_set}/{counter}, which its pool does not define",
+                )
 
 
 def _bound(pod: Object, rule: str, what: str) -> Finding:
@@ -341,6 +349,17 @@ def _limit(claim: v1.ResourceClaim) -> int | None:
     """Pods of the claim that one node may run; None without a bound."""
     match = re.fullmatch(r"(?:<=)?\s*([0-9]+)", (claim.metadata.annotations or {}).get(PODS_PER_NODE, "").strip())
     return int(match[1]) if match else None
+
+
+def _tied(device: v1.Device) -> Iterator[tuple[str, str, str]]:
+    """Capacity, counter set and counter of what claims draw from a parent (``drawn-from.drakkar.dev/...``)."""
+    for name, attribute in (device.attributes or {}).items():
+        domain, _, bare = name.partition("/")
+        if domain == DRAWN_FROM:
+            counter_set, _, counter = (attribute.string or "").partition("/")
+            for capacity in device.capacity or {}:
+                if capacity in (bare, f"{capacity.rpartition('/')[0]}/{bare}"):
+                    yield capacity, counter_set, counter
 
 
 def _capacity(device: v1.Device, driver: str, name: str) -> Fraction | None:

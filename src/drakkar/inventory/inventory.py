@@ -14,6 +14,7 @@ from drakkar.api.features import Features
 from drakkar.api.resource.v1 import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from drakkar.inventory.devices import PoolKey, SliceRecord, rule_hits
 from drakkar.inventory.drakkarcel import DrakkarCel
+from drakkar.inventory.draws import of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
 from drakkar.inventory.pools import Pool
@@ -313,6 +314,8 @@ class Inventory:
         ghosts = dict(usage.ghosts)
         for name in held:
             known, seen = ghosts.get(name), base.draws_of(name)
+            if seen is None and known is None:
+                seen = of_name(base.elsewhere(name))
             draws = known if seen is None else seen if known is None else known.joined(seen)
             if draws is not None:
                 ghosts[name] = draws

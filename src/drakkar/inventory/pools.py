@@ -411,6 +411,7 @@ class BaseUsage:
         "_fitting_kept",
         "_form",
         "busy",
+        "busy_kept",
         "consumed",
         "held_groups",
         "negative",
@@ -431,6 +432,8 @@ class BaseUsage:
         self.shared = 0
         for name in usage.shares:
             self.shared |= base.by_name.get(name, 0)
+        #: Policy ``drakkar``: also what has a share out and can have no second one, or is not shareable any more.
+        self.busy_kept = self.busy | self.shared & ~base.reusable
         #: Position → capacity → consumed.
         self.consumed: dict[int, dict[str, int]] = {}
         for name, sums in usage.consumed.items():

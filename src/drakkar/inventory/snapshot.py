@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from drakkar.api.resource.v1 import AllocationResult, DeviceClass
+from drakkar.api.resource.v1 import AllocationResult, Device, DeviceClass
 from drakkar.inventory.devices import PoolKey
+from drakkar.inventory.draws import DeviceKey, device_key
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
 from drakkar.inventory.pools import BaseUsage, Pool, PoolView, usage_on
@@ -203,6 +204,18 @@ class Snapshot:
     def state(self, seen: SeenPool) -> BaseUsage:
         """What is in use and what is left, by the positions of the pool."""
         return usage_on(seen.view.base, self._usage[seen.pool.index])
+
+    def definitions(self, allocation: AllocationResult) -> dict[DeviceKey, Device]:
+        """The devices of an allocation as they are published now, as far as they are of pools with counters."""
+        found: dict[DeviceKey, Device] = {}
+        for result in allocation.devices.results or ():
+            key = device_key(result)
+            pool = self.world.pools.get(key[0])
+            base = pool.any_base() if pool is not None else None
+            if base is not None and base.declared:
+                for device in base.published(key[1]):
+                    found[key] = device
+        return found
 
     def assume(self, allocation: AllocationResult) -> Snapshot:
         """A snapshot in which somebody holds this allocation too."""

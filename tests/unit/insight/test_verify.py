@@ -232,6 +232,39 @@ def test_shares_of_one_device_are_no_double_allocation(sound: Objects):
     assert {f.rule for f in verify(sound.values())} <= {"outside-node-selector"}
 
 
+@pytest.fixture
+def port(sound: Objects) -> Objects:
+    """Both devices are functions of one port of 100G, whose whole bandwidth their claims share."""
+    sound["counters"]["spec"]["sharedCounters"].append({"name": "p0", "counters": {"bandwidth": {"value": "100G"}}})
+    for number, name in enumerate(("c1", "c2")):
+        function = sound["devices"]["spec"]["devices"][number]
+        function["allowMultipleAllocations"] = True
+        function["attributes"] = {"drawn-from.drakkar.dev/bandwidth": {"string": "p0/bandwidth"}}
+        function["capacity"]["bandwidth"] = {"value": "100G"}
+        results(sound, name)[0] |= {"shareID": name, "consumedCapacity": {"bandwidth": "50G"}}
+    return sound
+
+
+def test_functions_that_share_a_port_are_sound(port: Objects):
+    assert verify(port.values()) == []
+
+
+def test_functions_that_take_more_than_their_port_has(port: Objects):
+    results(port, "c2")[0]["consumedCapacity"]["bandwidth"] = "60G"
+    (finding,) = verify(port.values())
+    assert (finding.rule, finding.object) == ("counters-overdrawn", "pool d.example.com/p")
+    assert "p0/bandwidth" in finding.message
+    # Where nothing says how much was taken, it was all.
+    del results(port, "c2")[0]["consumedCapacity"]
+    assert [f.rule for f in verify(port.values())] == ["counters-overdrawn"]
+
+
+def test_a_function_that_names_no_counter_of_its_pool(port: Objects):
+    attributes = port["devices"]["spec"]["devices"][0]["attributes"]
+    attributes["drawn-from.drakkar.dev/bandwidth"] = {"string": "p1/bandwidth"}
+    assert "unknown-counter" in {f.rule for f in verify(port.values())}
+
+
 def test_administrative_access_holds_nothing(sound: Objects):
     results(sound, "c2")[0] |= {"device": "d1", "adminAccess": True}
     assert "double-allocation" not in {f.rule for f in verify(sound.values())}

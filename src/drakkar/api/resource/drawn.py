@@ -11,7 +11,7 @@ every API server of 1.37 keeps:
 - A second capacity of which every claim takes all keeps the device with one claim, for every scheduler.
 
 Policy ``drakkar`` keeps the sum of what is drawn within the counter. Another scheduler does not read the attribute, so
-a driver asks :func:`overdrawn` before it prepares. Source: docs/decisions/0005-shares-of-a-parent.md.
+a driver asks :func:`overdrawn` before it prepares. Source: docs/decisions/0004-shares-of-a-parent.md.
 """
 
 from __future__ import annotations
