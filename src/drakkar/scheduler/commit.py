@@ -36,6 +36,7 @@ from drakkar.api.objects import (
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child
 from drakkar.client import Cache, Client, timestamp
+from drakkar.inventory.draws import recorded
 from drakkar.scheduler.binding import Binding, binding_state, deadline
 from drakkar.scheduler.claims import reserved_for
 from drakkar.scheduler.cluster import Cluster
@@ -184,7 +185,8 @@ class Committer:
         self, pod: PodView, claim: resource.ResourceClaim, allocation: resource.AllocationResult
     ) -> resource.ResourceClaim:
         """One status update with the allocation and the reservation, on a claim that has the finalizer."""
-        body: dict[str, Any] = msgspec.to_builtins(allocation)
+        definitions = self._cluster.inventory.snapshot().definitions(allocation)
+        body: dict[str, Any] = msgspec.to_builtins(recorded(definitions, allocation))
         if any(result.bindingConditions for result in allocation.devices.results or ()):
             body.setdefault("allocationTimestamp", timestamp(self._clock.time()))
         for _ in range(ATTEMPTS):
