@@ -54,6 +54,14 @@ def node_reason(task: NodeTask) -> Reason:
     return _Explainer(task).reason()
 
 
+def request_funnels(task: NodeTask) -> list[Reason]:
+    """How far each alternative of each request comes by itself on the node; ``reason`` is empty where it could be served.
+
+    Claims are left open as in :func:`node_reason`.
+    """
+    return list(_Explainer(task).funnels())
+
+
 def named(reason: Reason, claims: Sequence[ResourceClaim]) -> Reason:
     """A kept reason with the names of these claims."""
     numbers = [int(number) for number in reason.claim.split(",") if number]
@@ -96,6 +104,15 @@ class _Explainer:
         if alone:
             return max(alone, key=_rank)
         return self._together()
+
+    def funnels(self) -> Iterable[Reason]:
+        """One reason per claim, request and alternative; without a word where nothing is in the way of it alone."""
+        for number, requests in enumerate(self.task.claims):
+            self.claim = str(number)
+            for request in requests:
+                for need in request.needs:
+                    ended = self._alternative(need)
+                    yield ended or self._make("", need.alternative.name, "could be served by itself")
 
     def _make(self, word: str, request: str, detail: str, nearest: str = "") -> Reason:
         return Reason(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drakkar.allocator.bounds import Bounds, may_fit
-from drakkar.allocator.explain import Tally, aggregate, named, node_reason
+from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
@@ -238,6 +238,17 @@ class Problem:
     def reasons(self, nodes: Iterable[str]) -> list[tuple[str, Reason]]:
         """Node by node why it does not fit; see :func:`explain` for one reason over all."""
         return [(name, named(self._reason(name), self.claims)) for name in nodes]
+
+    def funnels(self, nodes: Iterable[str]) -> list[tuple[str, Reason]]:
+        """Node by node how far each request comes by itself, those that could be served too (``reason`` is empty)."""
+        found: list[tuple[str, Reason]] = []
+        for name in nodes:
+            try:
+                reasons = request_funnels(self.task(name))
+            except Fault as fault:
+                reasons = [fault_reason(fault)]
+            found.extend((name, named(reason, self.claims)) for reason in reasons)
+        return found
 
     def why(self, nodes: Iterable[str]) -> Reason:
         """One reason for all of these nodes: the one that came furthest."""
