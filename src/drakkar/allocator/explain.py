@@ -55,7 +55,7 @@ def node_reason(task: NodeTask) -> Reason:
 
 
 def request_funnels(task: NodeTask) -> list[Reason]:
-    """How far each alternative of each request comes by itself on the node; ``reason`` is empty where it could be served.
+    """How far each alternative of each request comes by itself on the node; without a word where it could be served.
 
     Claims are left open as in :func:`node_reason`.
     """
