@@ -130,6 +130,12 @@ Ctrl-C stops it cleanly; with the same --data it comes back as it was.""",
         metavar="sqlite|memory|etcd://…",
         help="where objects are kept (default: sqlite, in --data); etcd://host:port[,host:port…][/prefix]",
     )
+    command.add_argument(
+        "--listen",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address or name of this machine under which others reach the server (default: 127.0.0.1)",
+    )
     command.add_argument("--no-scheduler", action="store_true", help="run no scheduler")
     command.add_argument("--no-controllers", action="store_true", help="run no controllers")
     command.add_argument("--no-driver", action="store_true", help="run no device drivers for the fleet")
@@ -285,3 +291,39 @@ def _components(commands: _Sub) -> None:
     action = _command(actions, "run", "components:driver", "run a driver against any API server")
     action.add_argument("name", choices=("tpu",), metavar="NAME", help="tpu: multi-host TPU slices")
     _target(action)
+    action = _command(
+        actions,
+        "new",
+        "driver:new",
+        "begin a driver of your own: code, tests, manifests",
+        "example: drakkar driver new gpu.example.com",
+    )
+    action.add_argument("name", metavar="NAME", help="the driver's DNS name, for example gpu.example.com")
+    action.add_argument("--folder", metavar="DIR", help="where to (default: the first part of the name)")
+    action = _command(
+        actions,
+        "check",
+        "driver:check",
+        "check any DRA driver, whatever it is written in, against the kubelet's protocol",
+        """\
+examples:
+  drakkar driver check --command "python driver.py"     started, killed and upgraded by the kit, embedded API server
+  drakkar driver check --socket /var/lib/kubelet/plugins_registry/gpu.example.com-reg.sock --api admin.conf \\
+      --node-name n1                                    one that runs already, beside a real kubelet
+
+The driver finds KUBECONFIG, NODE_NAME, KUBELET_ROOT, CDI_DIR and POD_UID in its environment.
+Exit 0: no rule is broken. Exit 1: one line per finding says which.""",
+    )
+    action.add_argument(
+        "--command", metavar="CMD", help="how to start the driver; the kit stops and kills it as it needs"
+    )
+    action.add_argument("--socket", metavar="PATH", help="registration socket of a driver that runs already")
+    action.add_argument(
+        "--api", metavar="FILE", help="kubeconfig (administrator) of the driver's API server; with --command: embedded"
+    )
+    action.add_argument("--node-name", default="check-node", metavar="NAME", help="Node of the driver (check-node)")
+    action.add_argument("--kubelet-root", metavar="DIR", help="default: a temporary folder, or /var/lib/kubelet")
+    action.add_argument("--cdi-dir", metavar="DIR", help="default: within --kubelet-root, or /var/run/cdi")
+    action.add_argument("--only", metavar="A,B", help="just these checks")
+    action.add_argument("--log", metavar="FILE", help="append what the driver prints to this file")
+    action.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")

@@ -110,7 +110,7 @@ class Preparer:
     def _prepare(self, asked: wire.Claim) -> list[wire.Device]:
         with self._locked(asked.uid):
             known = self._checkpoints.load(asked.uid)
-            if isinstance(known, Record) and known.state == "prepared" and self._checkpoints.of_this_boot(known):
+            if isinstance(known, Record) and self._stands(known):
                 return [_to_wire(device) for device in known.devices]
             claim = self._claim(asked)
             devices = self._devices(claim)
@@ -136,6 +136,13 @@ class Preparer:
                 prepared = self._write_metadata(claim, devices, outcomes, prepared)
             self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared))
             return [_to_wire(device) for device in prepared]
+
+    def _stands(self, record: Record) -> bool:
+        """Whether the claim is prepared still: a reboot undoes that, and so does an emptied CDI folder."""
+        if record.state != "prepared" or not self._checkpoints.of_this_boot(record):
+            return False
+        kinds = {cdi.parse_device_id(name)[0] for device in record.devices for name in device.cdiDeviceIDs}
+        return self._kind not in kinds or (self._cdi_folder / cdi.file_name(self._kind, record.claimUID)).exists()
 
     def _unprepare(self, asked: wire.Claim) -> None:
         with self._locked(asked.uid):

@@ -3,7 +3,7 @@
 Needs grpcio (the extra `node`).
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -112,7 +112,7 @@ class SocketClient:
         _check_claims("NodeUnprepareResources", claims, answer.claims)
         return answer.claims
 
-    async def watch_health(self, version: str) -> AsyncIterator[wire.NodeWatchResourcesResponse]:
+    async def watch_health(self, version: str) -> AsyncGenerator[wire.NodeWatchResourcesResponse, None]:
         """Full lists of device health until the driver ends the stream. Raises PluginError."""
         call = self._channel.unary_stream(
             f"/{HEALTH[version]}/NodeWatchResources",

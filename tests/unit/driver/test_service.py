@@ -115,6 +115,11 @@ async def allocated_claim(client: Client, name: str, device_name: str, **more: A
     )
 
 
+def read(path: str | Path) -> Any:
+    """The one JSON object of a metadata file; None when there is no such file."""
+    return json.loads(Path(path).read_text()) if Path(path).exists() else None
+
+
 def asked(claim: v1.ResourceClaim) -> wire.Claim:
     return wire.Claim(claim.metadata.namespace, claim.metadata.uid, claim.metadata.name)
 
@@ -134,7 +139,7 @@ def test_from_discovery_to_a_container_and_back(tmp_path: Path) -> None:
             edits = cdi.SpecFolders([here.settings.cdi_folder]).resolve(prepared.cdi_device_ids)
             assert [env for edit in edits for env in edit.env] == ["HELLO=d0"]
             (mount,) = [mount for edit in edits for mount in edit.mounts]
-            content = json.loads(Path(mount.hostPath).read_text())
+            content = read(mount.hostPath)
             (described,) = content["requests"][0]["devices"]
             assert described["attributes"]["model"] == {"string": "x"}
             assert described["networkData"]["interfaceName"] == "net1"
@@ -143,7 +148,7 @@ def test_from_discovery_to_a_container_and_back(tmp_path: Path) -> None:
             answer = (await kubelet.unprepare(wire.DRA_V1, [asked(claim)]))[claim.metadata.uid]
             assert answer.error == ""
             assert [*here.settings.cdi_folder.iterdir()] == []
-            assert not Path(mount.hostPath).exists()
+            assert read(mount.hostPath) is None
 
     asyncio.run(story())
 
@@ -184,8 +189,8 @@ def test_sickness_reaches_slices_kubelet_claim_and_application(tmp_path: Path) -
             assert [(c.type, c.status, c.reason, c.message) for c in conditions] == [
                 ("Healthy", "False", "Degraded", "half the lanes")
             ]
-            (path,) = tmp_path.glob("plugins/*/dra-device-metadata/default_c/r/metadata.json")
-            content = json.loads(path.read_text())
+            path = here.settings.plugin_folder(NAME) / "dra-device-metadata/default_c/r/metadata.json"
+            content = read(path)
             assert content["metadata"]["generation"] == 2
             assert content["requests"][0]["devices"][0]["attributes"]["drakkar.dev/health"] == {"string": "Degraded"}
             assert not (await here.devices())["d0"].taints
@@ -200,7 +205,7 @@ def test_sickness_reaches_slices_kubelet_claim_and_application(tmp_path: Path) -
             await eventually(
                 lambda: conditions_of(here.client, "c"), lambda found: [c.status for c in found] == ["True"]
             )
-            assert "drakkar.dev/health" not in json.loads(path.read_text())["requests"][0]["devices"][0]["attributes"]
+            assert "drakkar.dev/health" not in read(path)["requests"][0]["devices"][0]["attributes"]
 
             driver.blind = True
             async for report in stream:

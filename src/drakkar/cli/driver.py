@@ -1,0 +1,110 @@
+"""``drakkar driver …``: run a driver of ours, check anybody's, begin one's own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drakkar.api.errors import UsageError
+from drakkar.api.kinds import NODE
+from drakkar.cli.logs import configure
+from drakkar.client import Client, kubeconfig
+
+if TYPE_CHECKING:
+    from drakkar.driver.check import Report
+
+
+def check(args: argparse.Namespace) -> int:
+    """Run the conformance kit."""
+    import msgspec
+
+    from drakkar.driver.check import CHECKS
+
+    configure("ERROR")
+    known = {found.name for found in CHECKS}
+    only = [name for name in (args.only or "").split(",") if name]
+    if set(only) - known:
+        raise UsageError(f"--only {args.only}: no such check; there are {', '.join(found.name for found in CHECKS)}")
+    args.api = os.path.abspath(os.path.expanduser(args.api)) if args.api else None  # The driver may work elsewhere.
+    if not args.command and not args.socket:
+        raise UsageError("nothing to check: name a running driver by --socket, or how to start one by --command")
+    with tempfile.TemporaryDirectory(prefix="drakkar-") as temporary:
+        # Sockets have short names only: everything of a driver that the kit starts lies in this folder.
+        root = Path(args.kubelet_root or (temporary if args.command else "/var/lib/kubelet"))
+        cdi = Path(args.cdi_dir or (root / "cdi" if args.command else "/var/run/cdi"))
+        if args.command:
+            (root / "plugins_registry").mkdir(parents=True, exist_ok=True)
+            cdi.mkdir(parents=True, exist_ok=True)
+            (root / "plane").mkdir(exist_ok=True)
+        report = asyncio.run(_check(args, only, root, cdi))
+    if args.output == "json":
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        print(report.text())
+    return 1 if report.failed else 0
+
+
+async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Path) -> Report:
+    from drakkar.driver.check import Subject, run_checks
+
+    async with _api(args, root / "plane") as (client, config):
+        subject = Subject(
+            kubelet_root=root,
+            cdi_folder=cdi,
+            client=client,
+            node_name=args.node_name,
+            socket=Path(args.socket) if args.socket else None,
+            command=shlex.split(args.command or ""),
+            environment={
+                "KUBECONFIG": config,
+                "NODE_NAME": args.node_name,
+                "KUBELET_ROOT": str(root),
+                "CDI_DIR": str(cdi),
+            },
+            log=Path(args.log) if args.log else None,
+        )
+        return await run_checks(subject, only)
+
+
+@asynccontextmanager
+async def _api(args: argparse.Namespace, data: Path) -> AsyncIterator[tuple[Client | None, str]]:
+    """The API server that the driver talks to: the given one, or an embedded one for a driver that the kit starts."""
+    if args.api:
+        client = Client(kubeconfig.load(args.api).transport())
+        try:
+            yield client, args.api
+        finally:
+            await client.close()
+    elif args.command:
+        from drakkar.cli.plane import Plane, PlaneOptions
+
+        options = PlaneOptions(data=data, store="memory", scheduler=False, controllers=False, driver=False)
+        async with Plane(options) as plane:
+            client = Client(kubeconfig.load(plane.kubeconfig).transport())
+            try:
+                await client.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": args.node_name}})
+                yield client, str(plane.kubeconfig)
+            finally:
+                await client.close()
+    else:
+        yield None, ""
+
+
+def new(args: argparse.Namespace) -> int:
+    """Write a new driver."""
+    from drakkar.driver.scaffold import scaffold
+
+    folder = Path(args.folder or args.name.partition(".")[0])
+    for path in scaffold(args.name, folder):
+        print(path)
+    python = shlex.quote(sys.executable)
+    print(f"next: cd {shlex.quote(str(folder))}, then {python} -m pytest, and see README.md")
+    return 0

@@ -1,0 +1,170 @@
+"""The conformance kit finds what is wrong with a driver, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.errors import UsageError
+from drakkar.api.kinds import NODE
+from drakkar.cli import main as drakkar
+from drakkar.driver import ContainerEdits, Driver, device
+from drakkar.driver.check import CHECKS, Report, Subject, run_checks
+from drakkar.driver.prepare import Preparer
+from drakkar.driver.scaffold import scaffold
+from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.plugin import wire
+from drakkar.plugin.sockets import registration_socket
+from tests.support.eventually import eventually, memory_plane
+
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial" / "hello_driver.py"
+
+
+class Plain(Driver):
+    name = "plain.example.com"
+
+    def __init__(self) -> None:
+        self.fault = ""
+
+    def discover(self) -> list[Any]:
+        return [device(f"d{i}") for i in range(3)]
+
+    def prepare(self, claim: Any, devices: Any) -> list[ContainerEdits]:
+        return [ContainerEdits(env=[f"X={found.name}"]) for found in devices]
+
+    def health(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Faulty(Preparer):
+    """Breaks one rule at the socket, behind everything that the framework sees to."""
+
+    fault = ""
+
+    def prepare(self, claims: Any) -> Any:
+        if self.fault == "raises for no claims" and not claims:
+            raise RuntimeError("no claims")
+        found = super().prepare(claims).claims
+        for uid, answer in found.items():
+            match self.fault:
+                case "forgives everything" if answer.error:
+                    found[uid] = wire.NodePrepareResourceResponse()
+                case "names another device" if answer.devices:
+                    found[uid] = wire.NodePrepareResourceResponse(
+                        [wire.Device(d.request_names, d.pool_name, "other", d.cdi_device_ids) for d in answer.devices]
+                    )
+                case "promises unknown edits" if answer.devices:
+                    found[uid] = wire.NodePrepareResourceResponse(
+                        [wire.Device(d.request_names, d.pool_name, d.device_name, ["a.b/c=d"]) for d in answer.devices]
+                    )
+        return wire.NodePrepareResourcesResponse(found)
+
+    def unprepare(self, claims: Any) -> Any:
+        if self.fault == "keeps everything":
+            return wire.NodeUnprepareResourcesResponse({c.uid: wire.NodeUnprepareResourceResponse() for c in claims})
+        if self.fault == "cannot undo twice":
+            known = self.prepared()
+            lost = {c.uid: wire.NodeUnprepareResourceResponse("unknown claim") for c in claims if c.uid not in known}
+            done = super().unprepare([c for c in claims if c.uid in known]).claims
+            return wire.NodeUnprepareResourcesResponse(lost | done)
+        return super().unprepare(claims)
+
+
+def kit(root: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Report:
+    monkeypatch.setattr(Faulty, "fault", fault)
+    monkeypatch.setattr("drakkar.driver.service.Preparer", Faulty)
+
+    async def run() -> Report:
+        settings = NodeSettings("n1", root, root / "cdi")
+        settings.registry.mkdir()
+        async with memory_plane() as client:
+            await client.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+            task = asyncio.create_task(DriverService(Plain(), client, client.clock, settings).run())
+            socket = registration_socket(settings.registry, Plain.name)
+            await eventually(lambda: asyncio.sleep(0, socket.exists()), bool)
+            subject = Subject(
+                kubelet_root=root, cdi_folder=settings.cdi_folder, client=client, node_name="n1", socket=socket
+            )
+            try:
+                return await run_checks(subject)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_a_good_driver_breaks_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = kit(tmp_path, monkeypatch)
+    assert report.failed == []
+    assert {f.check for f in report.findings if f.status == "not run"} == {
+        c.name for c in CHECKS if "command" in c.needs
+    }
+    assert report.text().endswith("plain.example.com: 15 ok, 0 failed, 5 not run")
+
+
+@pytest.mark.parametrize(
+    ("fault", "broken"),
+    [
+        ("raises for no claims", {"empty-call"}),
+        ("forgives everything", {"unknown-claims", "replaced-claim", "one-bad-claim", "bad-config", "device-in-use"}),
+        ("names another device", {"advertised-delivered"}),
+        ("promises unknown edits", {"advertised-delivered", "parallel-claims"}),
+        ("keeps everything", {"idempotent", "lost-claim"}),
+        ("cannot undo twice", {"idempotent", "unknown-claims"}),
+    ],
+)
+def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, broken: set[str]) -> None:
+    assert broken <= {finding.check for finding in kit(tmp_path, monkeypatch, fault).failed}
+
+
+def test_scaffold_writes_a_driver_and_refuses_what_would_not_work(tmp_path: Path) -> None:
+    written = scaffold("npu.example.com", tmp_path / "npu")
+    assert {path.name for path in written} >= {"driver.py", "test_driver.py", "rbac.yaml", "daemonset.yaml"}
+    for path in written:
+        text = path.read_text()
+        assert "${" not in text
+        if path.suffix == ".py":
+            compile(text, path.name, "exec")
+    with pytest.raises(UsageError, match="not empty"):
+        scaffold("npu.example.com", tmp_path / "npu")
+    for name in ("npu", "Npu.example.com", "x" * 60 + ".example.com"):
+        with pytest.raises(UsageError, match="use one within a domain of yours"):
+            scaffold(name, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_tutorials_driver_is_short_and_stands_alone() -> None:
+    text = TUTORIAL.read_text()
+    assert len(text.splitlines()) <= 100
+    assert "drakkar.drivers" not in text
+
+
+@pytest.mark.slow
+def test_the_tutorials_driver_passes_the_whole_kit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drakkar(["driver", "check", "--command", f"{sys.executable} {TUTORIAL}"]) == 0
+    assert "hello.example.com: 20 ok, 0 failed, 0 not run" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_new_driver_passes_the_whole_kit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert drakkar(["driver", "new", "npu.example.com"]) == 0
+    assert drakkar(["driver", "check", "--command", f"{sys.executable} npu/driver.py"]) == 0
+    assert "npu.example.com: 20 ok, 0 failed, 0 not run" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drakkar(["driver", "check"]) == 2
+    assert "--socket" in capsys.readouterr().err
+    assert drakkar(["driver", "check", "--socket", "x", "--only", "nonsense"]) == 2
+    assert "no such check" in capsys.readouterr().err
