@@ -19,9 +19,9 @@ errors are spelled as the client knows them.
 from __future__ import annotations
 
 from drakkar.api.core import defaults as core_defaults
+from drakkar.api.core import registration, workloads
 from drakkar.api.core import strategy as core_strategy
 from drakkar.api.core import validation as core_validation
-from drakkar.api.core import workloads
 from drakkar.api.resource import defaults as resource_defaults
 from drakkar.api.resource import strategy as resource_strategy
 from drakkar.api.resource import v1 as resource
@@ -34,6 +34,7 @@ _DEFAULTS: dict[tuple[str, str], Defaults] = {
     **resource_defaults.DEFAULTS,
     **core_defaults.DEFAULTS,
     **workloads.DEFAULTS,
+    **registration.DEFAULTS,
 }
 _STRATEGIES: dict[tuple[str, str], Strategy] = {
     **{(resource.GROUP, kind): strategy for kind, strategy in resource_strategy.STRATEGIES.items()},

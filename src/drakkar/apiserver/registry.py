@@ -26,6 +26,8 @@ from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
 from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectForms
+from drakkar.apiserver.admission.definitions import definition_faults
+from drakkar.apiserver.admission.match import REGISTRATION
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
@@ -603,6 +605,8 @@ class Registry:
             schema = self.custom.schema(served)
             if schema is not None:
                 errors = [*errors, *structural_faults(obj, schema)]
+        if stored.group == REGISTRATION and (old is None or obj.get("spec") != old.get("spec") or "webhooks" in obj):
+            errors = [*errors, *definition_faults(stored.kind, obj)]
         if errors:
             name = obj["metadata"].get("name") or ""
             raise StatusError(status.invalid(served.group, served.kind, name, errors))

@@ -6,6 +6,7 @@
     match        which requests a webhook or a policy is for
     conditions   match conditions, and what expressions of admission see
     webhooks     mutating and validating webhooks; `callers` speaks to them
+    policies     ValidatingAdmissionPolicy
     forms        how objects look to webhooks and policies
     chain        the order of all that, and what the registry calls
 

@@ -18,6 +18,7 @@ from drakkar.apiserver.admission.attributes import Attributes
 from drakkar.apiserver.admission.callers import Caller
 from drakkar.apiserver.admission.forms import Forms, ScaleForms
 from drakkar.apiserver.admission.pods import admit_pod
+from drakkar.apiserver.admission.policies import Policies
 from drakkar.apiserver.admission.quota import Charge, QuotaAdmission
 from drakkar.apiserver.admission.webhooks import Webhooks, random_uid
 from drakkar.apiserver.cache import State
@@ -48,6 +49,7 @@ class Admission:
         self._forms = forms
         self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
+        self.policies = Policies(state, catalog, authorizer, forms)
         self.webhooks = Webhooks(state, catalog, self._caller, authorizer, random_uid(rng.getrandbits))
 
     async def close(self) -> None:
@@ -57,7 +59,11 @@ class Admission:
     @property
     def configured(self) -> bool:
         """Whether users have configured anything that judges writes."""
-        return self.webhooks.configured(mutating=True) or self.webhooks.configured(mutating=False)
+        return (
+            self.policies.configured()
+            or self.webhooks.configured(mutating=True)
+            or self.webhooks.configured(mutating=False)
+        )
 
     def _shown(self, attributes: Attributes, forms: Forms | None) -> Forms:
         if forms is not None:
@@ -90,6 +96,8 @@ class Admission:
     ) -> None:
         """StatusError when a policy or a webhook refuses. May take seconds."""
         shown = self._shown(attributes, forms)
+        if self.policies.configured():
+            self.policies.validate(attributes, new, old, shown)
         if self.webhooks.configured(mutating=False):
             await self.webhooks.validate(attributes, new, old, shown)
 
