@@ -10,14 +10,17 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from drakkar.api.errors import DrakkarError
-from drakkar.client import Client, kubeconfig
+from drakkar.client import Client, Election, kubeconfig
 from drakkar.client.clock import SystemClock
 from drakkar.driver.driver import Driver
+from drakkar.driver.publication import Publication
 from drakkar.driver.service import DriverService, NodeSettings
 
 logger = logging.getLogger(__name__)
@@ -56,12 +59,19 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         "--health-period", type=float, default=5.0, metavar="S", help="seconds between looks at the devices (5)"
     )
     parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="serve no node, but publish the devices that belong to none; of several replicas one leads",
+    )
+    parser.add_argument(
         "--withdraw", action="store_true", help="remove this driver's slices when it stops: it is not coming back"
     )
 
 
-def node_settings(args: argparse.Namespace) -> NodeSettings:
-    """What the flags of :func:`add_node_arguments` say. Raises DrakkarError when the node has no name."""
+def node_settings(args: argparse.Namespace) -> NodeSettings | None:
+    """What the flags of :func:`add_node_arguments` say; None: no node. Raises DrakkarError when the node has no name."""
+    if args.cluster:
+        return None
     if not args.node_name:
         raise DrakkarError("the node has no name: set --node-name or $NODE_NAME to the name of its Node object")
     return NodeSettings(
@@ -95,10 +105,13 @@ def main(driver: Driver, argv: Sequence[str] | None = None) -> int:
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-async def serve(driver: Driver, client: Client, settings: NodeSettings) -> None:
-    """Run a driver until SIGTERM or SIGINT; closes the client."""
+async def serve(driver: Driver, client: Client, settings: NodeSettings | None) -> None:
+    """Run a driver until SIGTERM or SIGINT, on a node, or (None) for devices that belong to none; closes the client."""
     loop = asyncio.get_running_loop()
-    work = asyncio.ensure_future(DriverService(driver, client, SystemClock(), settings).run())
+    if settings is None:
+        work = asyncio.ensure_future(_publish_for_cluster(driver, client))
+    else:
+        work = asyncio.ensure_future(DriverService(driver, client, SystemClock(), settings).run())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
     try:
@@ -107,3 +120,15 @@ async def serve(driver: Driver, client: Client, settings: NodeSettings) -> None:
         logger.info("driver %s stopped", driver.name)
     finally:
         await client.close()
+
+
+async def _publish_for_cluster(driver: Driver, client: Client) -> None:
+    clock = SystemClock()
+    publication = Publication(driver, client, clock, node_name="", counts=Counter())
+
+    async def lead() -> None:
+        await publication.discover_until_it_works()
+        await publication.run()
+
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    await Election(client, clock, driver.name, identity).run(lead)

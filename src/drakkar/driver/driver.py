@@ -90,6 +90,13 @@ class Driver(ABC):
         """The pools; by default one, named after the node, of what :meth:`discover` returns."""
         return [node_pool(node, self.discover(), room_for_taints=self.unhealthy != "None")]
 
+    def cluster_pools(self) -> Sequence[Pool]:
+        """Pools of devices that belong to no node (network-attached ones), published once for the whole cluster.
+
+        Asked of the one instance that runs as the cluster's controller; such a pool names its nodes by a selector.
+        """
+        return []
+
     @abstractmethod
     def prepare(
         self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]

@@ -127,7 +127,7 @@ def asked(claim: v1.ResourceClaim) -> wire.Claim:
 def test_from_discovery_to_a_container_and_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with machine(tmp_path, Hello()) as here, await here.register() as kubelet:
-            await asyncio.wait_for(here.service.published.wait(), 5)
+            await asyncio.wait_for(here.service.publication.published.wait(), 5)
             (published,) = await here.slices()
             assert published.spec.nodeName == "n1"
             assert [owner.name for owner in published.metadata.ownerReferences or ()] == ["n1"]
@@ -220,7 +220,7 @@ def test_new_hardware_and_pools_that_cannot_be(tmp_path: Path) -> None:
     async def story() -> None:
         driver = Hello()
         async with machine(tmp_path, driver) as here:
-            await asyncio.wait_for(here.service.published.wait(), 5)
+            await asyncio.wait_for(here.service.publication.published.wait(), 5)
             driver.devices = [counter_set("s", {"c": 1}), device("d7")]
             here.service.refresh()
             await eventually(here.devices, lambda devices: devices.keys() == {"d7"})

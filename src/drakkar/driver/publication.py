@@ -1,0 +1,210 @@
+"""Keeps what a driver discovers published, as it changes: the pools of one node, or those reached over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.kinds import NODE, RESOURCESLICE
+from drakkar.api.meta import Object, OwnerReference
+from drakkar.api.objects import name_of, uid_of
+from drakkar.api.resource import v1
+from drakkar.client import Caches, Client
+from drakkar.client.events import EventRecorder
+from drakkar.client.runner import Runner
+from drakkar.client.transport import Unreachable
+from drakkar.driver.driver import Driver, Health
+from drakkar.driver.health import with_taints
+from drakkar.driver.pools import Pool, SliceContent
+from drakkar.driver.publisher import SlicePublisher
+
+logger = logging.getLogger(__name__)
+
+#: Pause in seconds before something that failed is tried again: first, and longest.
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+#: Attribute that carries :attr:`Driver.version`.
+VERSION_ATTRIBUTE = "driverVersion"
+
+
+class Publication:
+    """The pools of `driver` at work; with `node_name` empty, its `cluster_pools`.
+
+    `counts` gets `discovery_failures` and `publication_problems`; `changed` is called after every discovery.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        client: Client,
+        clock: Clock,
+        *,
+        node_name: str,
+        counts: Counter[str],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not driver.name:
+            raise UsageError(f"{type(driver).__name__}.name is empty; it must be the DNS name of the driver")
+        self.pools: dict[str, Pool] = {}
+        self.health: Mapping[str, Health] = {}
+        #: Set once the slices stand in the API.
+        self.published = asyncio.Event()
+        self._driver = driver
+        self._client = client
+        self._clock = clock
+        self._node_name = node_name
+        self._counts = counts
+        self._changed = changed
+        self._wanted = asyncio.Event()
+        self._node: Object | None = None
+        self._publisher: SlicePublisher | None = None
+        self._recorder = EventRecorder(client, clock, driver.name, host=node_name)
+        self._saying: set[asyncio.Task[None]] = set()
+
+    def refresh(self) -> None:
+        """Discover anew, soon; to be called in the event loop."""
+        self._wanted.set()
+
+    def set_health(self, found: Mapping[str, Health]) -> None:
+        """Taint devices accordingly."""
+        if found == self.health:
+            return
+        self.health = found
+        if self._publisher is not None:
+            for pool in self.pools:
+                self._publisher.trigger(pool)
+
+    def device(self, pool: str, name: str) -> v1.Device | None:
+        """A device as it is described now."""
+        found = self.pools.get(pool)
+        if found is None:
+            return None
+        return next((d for content in found.slices for d in content.devices if d.name == name), None)
+
+    async def discover_until_it_works(self) -> None:
+        """The first discovery. Raises UsageError when pools are not the driver's to publish."""
+        pause = PAUSE
+        while not await self._discover():
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        owner: OwnerReference | None = None
+        if self._node_name:
+            self._node = node = await self._read_node()
+            owner = OwnerReference(apiVersion="v1", kind="Node", name=name_of(node), uid=uid_of(node), controller=True)
+        publisher = SlicePublisher(
+            self._driver.name,
+            self._desired,
+            self._clock,
+            owner=owner,
+            node_name=self._node_name,
+            on_problem=self._problem,
+        )
+        caches = Caches(self._client)
+        runner = Runner(
+            self._client,
+            caches,
+            publisher,
+            self._clock,
+            recorder=self._recorder,
+            on_error=lambda pool, error: self._problem(str(pool), f"pool {pool} cannot be published: {error}"),
+        )
+        self._publisher = publisher
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(runner.run(), name=f"{self._driver.name}-publisher")
+                await runner.ready.wait()
+                for pool in self.pools:
+                    publisher.trigger(pool)
+                group.create_task(self._see_published(publisher), name=f"{self._driver.name}-first")
+                while True:
+                    await self._wanted.wait()
+                    before = set(self.pools)
+                    if not await self._discover():
+                        self._wanted.set()
+                        await self._clock.sleep(PAUSE)
+                    for pool in before | set(self.pools):
+                        publisher.trigger(pool)
+        finally:
+            self._publisher = None
+            await caches.stop()
+
+    async def withdraw(self) -> None:
+        """Remove the slices, because the driver is not coming back."""
+        selector = f"spec.driver={self._driver.name},spec.nodeName={self._node_name}"
+        try:
+            for found in (await self._client.list(RESOURCESLICE, field_selector=selector)).items:
+                await self._client.delete(RESOURCESLICE, found.metadata.name)
+        except (ApiError, Unreachable) as error:
+            logger.error("the slices of driver %s stay: %s", self._driver.name, error)
+
+    async def _discover(self) -> bool:
+        self._wanted.clear()
+        node = self._node_name
+        try:
+            pools = await asyncio.to_thread(lambda: self._driver.pools(node) if node else self._driver.cluster_pools())
+        except Exception:
+            self._counts["discovery_failures"] += 1
+            logger.exception("driver %s cannot discover its devices; what was known stays published", self._driver.name)
+            return False
+        for pool in pools:
+            if (pool.node_name or "") != node:
+                where = f"of node {node}" if node else "that belong to no node"
+                raise UsageError(
+                    f"pool {pool.name} of driver {self._driver.name}: only pools {where} are published here"
+                )
+        self.pools = {pool.name: self._versioned(pool) for pool in pools}
+        self._changed()
+        return True
+
+    def _versioned(self, pool: Pool) -> Pool:
+        if not self._driver.version:
+            return pool
+        version = {VERSION_ATTRIBUTE: v1.DeviceAttribute(version=self._driver.version)}
+
+        def stamped(device: v1.Device) -> v1.Device:
+            return msgspec.structs.replace(device, attributes={**version, **(device.attributes or {})})
+
+        slices = tuple(
+            SliceContent(tuple(stamped(d) for d in content.devices), content.shared_counters, content.per_device_nodes)
+            for content in pool.slices
+        )
+        return replace(pool, slices=slices)
+
+    async def _see_published(self, publisher: SlicePublisher) -> None:
+        while any(len(publisher.slices(name)) < max(1, len(pool.slices)) for name, pool in self.pools.items()):
+            await self._clock.sleep(0.02)
+        self.published.set()
+
+    def _desired(self, name: str, slices: Sequence[v1.ResourceSlice]) -> Pool | None:
+        pool = self.pools.get(name)
+        return None if pool is None else with_taints(self._driver.name, pool, self.health, self._driver.unhealthy)
+
+    def _problem(self, pool: str, message: str) -> None:
+        self._counts["publication_problems"] += 1
+        logger.error("%s", message)
+        if self._node is not None:
+            said = self._recorder.record(NODE, self._node, "Warning", "ResourceSlicesNotPublished", message)
+            task = asyncio.ensure_future(said)
+            self._saying.add(task)
+            task.add_done_callback(self._saying.discard)
+
+    async def _read_node(self) -> Object:
+        pause = PAUSE
+        while True:
+            try:
+                return await self._client.get(NODE, self._node_name)
+            except (ApiError, Unreachable) as error:
+                self._counts["publication_problems"] += 1
+                text = "node %s cannot be read, so nothing is published: %s; again in %.0f s"
+                logger.warning(text, self._node_name, error, pause)
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
