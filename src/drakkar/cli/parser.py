@@ -19,6 +19,7 @@ Dynamic Resource Allocation for Kubernetes: devices, claims, scheduling, healing
   drakkar demo tpu               watch a 16-chip job survive the death of a host
   drakkar up --fleet tpu-16      the same cluster for yourself; then use kubectl
   drakkar test cases/            check your own cases (cluster, workload, expectation)
+  drakkar explain my-pod         why does it wait, and what would help
   drakkar verify                 audit a cluster for double allocation and overdrawn counters
 """
 
@@ -36,6 +37,7 @@ def build() -> argparse.ArgumentParser:
     _demo(commands)
     _test(commands)
     _batch_tools(commands)
+    _explain(commands)
     _verify(commands)
     _backups(commands)
     _node(commands)
@@ -210,6 +212,49 @@ def _batch_tools(commands: _Sub) -> None:
         commands, "cel", "batch:cel", "evaluate case files of device selectors, one JSON line per case out"
     )
     command.add_argument("files", nargs="+", metavar="FILE", help="case file (devices, cases); may end in .gz")
+
+
+def _explain(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "explain",
+        "explain:explain",
+        "say why a pod waits, or what a claim has and for whom",
+        """\
+examples:
+  drakkar explain my-pod -n team                   from the live cluster
+  drakkar explain claim/shared -f dump.json        from a file that `drakkar dump` wrote
+  kubectl get nodes,pods,resourceclaims,resourceslices,deviceclasses -A -o yaml > all.yaml
+  drakkar explain my-pod -f all.yaml               from what kubectl printed
+  drakkar explain my-pod --full -o json            every node and request
+
+Each line of a request counts devices after every stage: published > matching > large-enough > untainted > free > …""",
+    )
+    command.add_argument("name", metavar="POD|CLAIM", help="a name, or pod/NAME or claim/NAME where both exist")
+    command.add_argument("-n", "--namespace", default="default", metavar="NS", help="default: default")
+    command.add_argument(
+        "-f",
+        dest="dump",
+        action="append",
+        default=[],
+        metavar="DUMP",
+        help="objects in YAML or JSON instead of a live cluster (repeatable)",
+    )
+    command.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    command.add_argument("--full", action="store_true", help="every request on every node")
+    command.add_argument(
+        "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose rules (default: drakkar)"
+    )
+    _target(command)
+    command = _command(
+        commands,
+        "dump",
+        "explain:dump",
+        "write all that explain and verify need into one file, without secrets",
+        "Left out: Secrets and ConfigMaps, environment, commands and probes of containers, opaque driver parameters.",
+    )
+    command.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: standard output")
+    _target(command)
 
 
 def _verify(commands: _Sub) -> None:
