@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -111,19 +112,58 @@ def test_etcd_dies_and_comes_back(tmp_path: Path, etcd: Etcd) -> None:
         asyncio.run(_check(up, dict.fromkeys(names, "")))
 
 
-def test_a_second_server_takes_over(tmp_path: Path, etcd: Etcd) -> None:
-    """The first one can write no more, says why, and ends."""
+def test_two_servers_are_peers(tmp_path: Path, etcd: Etcd) -> None:
+    """One authority, one state: credentials of one server are good at the other, which shows the same objects."""
 
-    async def write(up: Up) -> None:
-        async with connect(up.kubeconfig) as client:
-            await client.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "late"}})
+    async def run(first: Up, second: Up) -> None:
+        config = tmp_path / "elsewhere"
+        port = (second.data / "port").read_text()
+        config.write_text(re.sub(r"(server: https://127.0.0.1:)\d+", rf"\g<1>{port}", first.kubeconfig.read_text()))
+        async with connect(first.kubeconfig) as one, connect(config) as two:
+            made = await one.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+            assert await two.get(kinds.NODE, "n") == made
+            made["metadata"]["labels"] = {"by": "two"}
+            changed = await two.update(kinds.NODE, made)
+            assert await one.get(kinds.NODE, "n") == changed
 
     with _up(tmp_path / "a", etcd) as first, _up(tmp_path / "b", etcd) as second:
-        with pytest.raises(LOST):
-            asyncio.run(write(first))
-        assert first.wait_dead(10) == 1, first.output
-        assert "taken over" in first.output
-        asyncio.run(write(second))
+        assert (first.data / "pki" / "ca.crt").read_bytes() == (second.data / "pki" / "ca.crt").read_bytes()
+        asyncio.run(run(first, second))
+
+
+def test_another_authority_is_refused(tmp_path: Path, etcd: Etcd) -> None:
+    with Up(tmp_path / "b" / "data", "--store", "memory"):
+        pass
+    with _up(tmp_path / "a", etcd):
+        other = _up(tmp_path / "b", etcd)
+        other.spawn()
+        assert other.wait_dead(20) == 2, other.output
+        assert "are of another authority" in other.output
+
+
+def test_one_scheduler_at_a_time(tmp_path: Path, etcd: Etcd) -> None:
+    """Of two whole planes one works; when it stops, the other goes on."""
+
+    async def holder(up: Up) -> str:
+        async with connect(up.kubeconfig) as client:
+            try:
+                lease = await client.get(kinds.LEASE, "kube-scheduler", "kube-system")
+            except ApiError:
+                return ""
+            return lease["spec"].get("holderIdentity") or ""
+
+    async def wait_for(up: Up, former: str) -> str:
+        async with asyncio.timeout(30):
+            while (found := await holder(up)) in ("", former):
+                await asyncio.sleep(0.1)
+        return found
+
+    first, second = (Up(tmp_path / name / "data", "--store", etcd.url) for name in ("a", "b"))
+    with first, second:
+        leader = asyncio.run(wait_for(second, ""))
+        first.stop()
+        # The first may not have been the leader; if it was, it stepped down.
+        assert asyncio.run(wait_for(second, "" if asyncio.run(holder(second)) else leader))
 
 
 def test_a_job_gets_its_slice(tmp_path: Path, etcd: Etcd) -> None:

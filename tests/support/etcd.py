@@ -28,15 +28,17 @@ def _free_ports(count: int) -> list[int]:
 class Etcd:
     """A member that can be killed and started again on the same data and ports."""
 
-    def __init__(self, binary: str, folder: Path, *flags: str):
+    def __init__(
+        self, binary: str, folder: Path, *flags: str, name: str = "test", ports: tuple[int, int] | None = None
+    ):
         self.folder = folder
-        self.port, self._peer = _free_ports(2)
+        self.port, self._peer = ports or tuple(_free_ports(2))
         scheme = "https" if "--cert-file" in flags else "http"
         client, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}"
-        self._command = [binary, "--name", "test", "--data-dir", str(folder / "etcd"), "--log-level", "error"]
+        self._command = [binary, "--name", name, "--data-dir", str(folder / "etcd"), "--log-level", "error"]
         self._command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         self._command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-        self._command += ["--initial-cluster", f"test={peer}", *flags]
+        self._command += [*flags] if "--initial-cluster" in flags else ["--initial-cluster", f"{name}={peer}", *flags]
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,15 +67,21 @@ class Etcd:
             self.process = None
 
 
-@contextmanager
-def running_etcd(folder: Path, *flags: str) -> Iterator[Etcd]:
-    """A started member; skips the calling test where etcd is not installed, fails it where CI=true."""
+def _binary() -> str:
+    """Where etcd is; skips the calling test where it is not installed, fails it where CI=true."""
     binary = os.environ.get("DRAKKAR_ETCD") or shutil.which("etcd")
     if binary is None:
         message = "etcd not found; install it (Debian: etcd-server) or name it in DRAKKAR_ETCD"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
+    return binary
+
+
+@contextmanager
+def running_etcd(folder: Path, *flags: str) -> Iterator[Etcd]:
+    """A started member; skips the calling test where etcd is not installed, fails it where CI=true."""
+    binary = _binary()
     folder.mkdir(parents=True, exist_ok=True)
     member = Etcd(binary, folder, *flags)
     member.start()
@@ -81,3 +89,23 @@ def running_etcd(folder: Path, *flags: str) -> Iterator[Etcd]:
         yield member
     finally:
         member.kill()
+
+
+@contextmanager
+def running_cluster(folder: Path, size: int = 3) -> Iterator[list[Etcd]]:
+    """Members of one cluster."""
+    binary = _binary()
+    free = _free_ports(2 * size)
+    ports = [(free[2 * at], free[2 * at + 1]) for at in range(size)]
+    initial = ",".join(f"m{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(ports))
+    members: list[Etcd] = []
+    try:
+        for at, pair in enumerate(ports):
+            (folder / f"m{at}").mkdir(parents=True)
+            members.append(Etcd(binary, folder / f"m{at}", "--initial-cluster", initial, name=f"m{at}", ports=pair))
+        for member in members:
+            member.start()
+        yield members
+    finally:
+        for member in members:
+            member.kill()

@@ -13,6 +13,7 @@ import gc
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver.authority import open_shared_pki
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.client import Client, MemoryTransport, kubeconfig
 from drakkar.client.clock import SystemClock
+from drakkar.store import SharedBackend
 
 if TYPE_CHECKING:
     from drakkar.node.hollow import HollowFleet
@@ -48,6 +51,7 @@ class PlaneOptions:
     store: str = "sqlite"
     sync: str = "full"
     port: int = 0
+    listen: str = "127.0.0.1"
     scheduler: bool = True
     controllers: bool = True
     driver: bool = True
@@ -55,6 +59,11 @@ class PlaneOptions:
     lease_duration: float = 40
     lease_period: float = 10
     node_grace: float = 40
+
+    @property
+    def etcd(self) -> bool:
+        """Whether other planes may work on the same store."""
+        return self.store.startswith("etcd://")
 
     @staticmethod
     def of(args: argparse.Namespace, data: Path, fleet: str | None, own_process: tuple[str, ...] = ()) -> PlaneOptions:
@@ -65,6 +74,7 @@ class PlaneOptions:
             store=getattr(args, "store", "sqlite"),
             sync=args.sync,
             port=args.port,
+            listen=getattr(args, "listen", "127.0.0.1"),
             scheduler=not getattr(args, "no_scheduler", False),
             controllers=not getattr(args, "no_controllers", False),
             driver=not getattr(args, "no_driver", False),
@@ -143,20 +153,19 @@ class Plane:
         options = self.options
         self._failed = asyncio.get_running_loop().create_future()
         fleet = _fleet(options)
-        etcd = options.store.startswith("etcd://")
-        if options.store not in ("sqlite", "memory") and not etcd:
+        if options.store not in ("sqlite", "memory") and not options.etcd:
             raise UsageError(f"--store {options.store}: not supported; use sqlite, memory or etcd://host:port")
         server = await open_server(
             None if options.store == "memory" else options.data,
             clock=SystemClock(),
-            store=options.store if etcd else None,
+            store=options.store if options.etcd else None,
             synchronous=options.sync.upper(),
             on_failure=lambda error: self._fail("the store", error),
         )
         self._stack.push_async_callback(server.close)
         # Only now is the folder known to be ours alone.
         _keep_fleet(options)
-        pki = open_pki(options.data / "pki")
+        pki = self._pki(server)
         server.agents = Agents(pki.agents_context())
         await self._listen(server, pki)
         clients = {
@@ -168,18 +177,25 @@ class Plane:
         for name in options.own_process:
             await self._spawn_hollow(name)
 
+    def _pki(self, server: ApiServer) -> Pki:
+        folder, hosts = self.options.data / "pki", (self.options.listen,)
+        if isinstance(server.backend, SharedBackend):
+            return open_shared_pki(folder, server.backend, hosts)
+        return open_pki(folder, hosts)
+
     async def _listen(self, server: ApiServer, pki: Pki) -> None:
+        host = self.options.listen
         wished = self.options.port or _remembered_port(self.options.data)
         try:
-            serving: Serving = await serve(server, port=wished, pki=pki)
+            serving: Serving = await serve(server, host=host, port=wished, pki=pki)
         except EnvironmentProblem:
             if self.options.port or not wished:
                 raise
             # The port of the last run is taken; nobody asked for it by name.
-            serving = await serve(server, port=0, pki=pki)
+            serving = await serve(server, host=host, port=0, pki=pki)
         self._stack.push_async_callback(serving.close)
         (self.options.data / "port").write_text(str(serving.port))
-        self.url = f"https://127.0.0.1:{serving.port}"
+        self.url = serving.url
         write_kubeconfig(self.kubeconfig, self.url, pki, user="drakkar:admin", groups=("system:masters",))
 
     def _run(self, name: str, part: Coroutine[Any, Any, None]) -> None:
@@ -250,7 +266,11 @@ def _parts(
             loss_by_silence=True,
             root_ca=(options.data / "pki" / "ca.crt").read_text(),
         )
-        yield "controllers", Controllers(clients["controllers"], clock, settings=settings).run()
+
+        def controllers() -> Coroutine[Any, Any, None]:
+            return Controllers(clients["controllers"], clock, settings=settings).run()
+
+        yield "controllers", _alone(options, clients["controllers"], "kube-controller-manager", controllers)
     if fleet is not None and options.driver and "tpu" in fleet.profiles():
         from drakkar.drivers.tpu import TpuDriver
 
@@ -260,7 +280,22 @@ def _parts(
     if options.scheduler:
         from drakkar.scheduler import Scheduler
 
-        yield "scheduler", Scheduler(clients["scheduler"], clock).run()
+        def scheduler() -> Coroutine[Any, Any, None]:
+            return Scheduler(clients["scheduler"], clock).run()
+
+        yield "scheduler", _alone(options, clients["scheduler"], "kube-scheduler", scheduler)
+
+
+async def _alone(
+    options: PlaneOptions, client: Client, lease: str, work: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Does what only one of the planes on a store may do; each time it comes to lead, with a new state."""
+    if options.etcd:
+        from drakkar.client import Election
+
+        await Election(client, SystemClock(), lease, f"{options.listen}_{uuid.uuid4()}").run(work)
+    else:
+        await work()
 
 
 async def _hollow(fleet: HollowFleet, pki: Pki) -> None:

@@ -125,6 +125,10 @@ class Progress(NamedTuple):
 class SharedBackend(Backend, Protocol):
     """A store that several servers use as peers."""
 
+    def agree(self, name: str, value: bytes) -> bytes:
+        """What all servers of this data have in common under this name: ``value`` if nobody was quicker. Blocks."""
+        ...
+
     async def latest(self) -> int:
         """A revision that no write acknowledged to anybody before the call lies above. Raises StoreFailed."""
         ...

@@ -245,8 +245,7 @@ class EtcdBackend:
             start = page.items[-1].key + b"\0"
         self._revision = max(self._revision, revision << _BITS | _LAST)
 
-    def shared(self, name: str, value: bytes) -> bytes:
-        """What all servers of this data have in common under this name: ``value`` if nobody was quicker."""
+    def agree(self, name: str, value: bytes) -> bytes:
         key = self._prefix + b"/shared/" + name.encode()
         request = wire.txn_request(
             [wire.compare_modified(key, 0)], [wire.put_op(key, value), wire.range_op(key)], [wire.range_op(key)]

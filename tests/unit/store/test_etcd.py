@@ -171,8 +171,8 @@ def test_a_newer_drakkar_takes_over(url: str) -> None:
 def test_what_servers_share(url: str) -> None:
     async def run() -> None:
         first, second = EtcdBackend(url), EtcdBackend(url)
-        assert first.shared("key", b"one") == b"one"
-        assert second.shared("key", b"two") == b"one"
+        assert first.agree("key", b"one") == b"one"
+        assert second.agree("key", b"two") == b"one"
         assert list(second.load()) == []
         await first.close()
         await second.close()
