@@ -210,18 +210,29 @@ class Plan:
     countable: bool = False
     #: Number of the first claim that needs too many devices, for countable plans.
     too_large: int | None = None
-    #: Per node, what was found out about it; see :mod:`drakkar.allocator.problem`.
-    memory: dict[str, object] = field(default_factory=dict[str, object])
+    #: What was found out about nodes (:mod:`drakkar.allocator.problem`) and about classes of them.
+    memory: object = None
+    known: object = None
+    #: All classes of the snapshot for which the plan was last found current.
+    checked: object = None
 
     def current(self, snapshot: Snapshot) -> bool:
         """Whether the classes are still those of the snapshot."""
         classes = snapshot.world.classes
-        return all(classes.get(name) is known for name, known in self.classes.items())
+        if classes is self.checked:
+            return True
+        if all(classes.get(name) is known for name, known in self.classes.items()):
+            self.checked = classes
+            return True
+        return False
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def plan_key(specs: Sequence[ResourceClaimSpec], policy: str) -> tuple[str, bytes]:
     """Equal for claims that get equal plans."""
-    return policy, msgspec.json.encode(specs)
+    return policy, _encode(specs)
 
 
 def make_plan(specs: Sequence[ResourceClaimSpec], snapshot: Snapshot, policy: str) -> Plan:

@@ -7,24 +7,26 @@ something that reaches the node changes, so the next pod of the same kind pays f
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from drakkar.allocator.bounds import Bounds, may_fit
+from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
 from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
 from drakkar.allocator.needs import NodeTask
+from drakkar.allocator.nodes import NodeNames, mask_of
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
 from drakkar.allocator.reasons import Reason
-from drakkar.allocator.results import allocations
+from drakkar.allocator.results import Solution, allocations, solution
 from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
-from drakkar.inventory.snapshot import Node, NodeView, Snapshot
-from drakkar.inventory.usage import PoolUsage
+from drakkar.inventory.snapshot import Node, NodeOrder, NodeView, Snapshot, node_view
 
 #: Steps that a search may take on one node, each about 5 to 50 microseconds.
 DEFAULT_BUDGET: Final = 20_000
@@ -39,70 +41,53 @@ class Feasible:
     ``refusal`` says why when there is none. A node in the list can still turn out not to fit.
     """
 
-    nodes: tuple[str, ...]
+    nodes: Sequence[str]
     refusal: Reason | None = None
 
 
-@dataclass(slots=True, eq=False)
 class _Memory:
     """What a plan knows about the nodes of one inventory, as of ``version``."""
 
-    version: int = -1
-    verdicts: dict[str, _Verdict] = field(default_factory=dict[str, "_Verdict"])
-    nodes: tuple[str, ...] | None = None
-    refusal: Reason | None = None
-    #: Why the nodes do not pass, as far as it was asked for, and the nodes that are missing there.
-    tally: Tally = field(default_factory=Tally)
-    untold: dict[str, None] = field(default_factory=dict[str, None])
-    world_nodes: object = None
-    #: Place of each node in the order of the inventory, and of those that pass, ascending.
-    places: dict[str, int] = field(default_factory=dict[str, int])
-    passing: list[int] = field(default_factory=list[int])
-    names: list[str] = field(default_factory=list[str])
+    __slots__ = ("classes", "mask", "order", "refusal", "tally", "untold", "version")
 
-    def reorder(self, nodes: dict[str, Node]) -> None:
+    def __init__(self) -> None:
+        self.version = -1
+        self.order: NodeOrder | None = None
+        #: Node → its class.
+        self.classes: dict[str, NodeClass] = {}
+        #: One bit per node that passes.
+        self.mask = 0
+        self.refusal: Reason | None = None
+        #: Why the nodes do not pass, as far as it was asked for, and the nodes that are missing there (None: all).
+        self.tally = Tally()
+        self.untold: dict[str, None] | None = None
+
+    def reorder(self, order: NodeOrder) -> None:
         """Takes over the nodes of a world."""
-        self.nodes = self.refusal = None
-        for gone in [name for name in self.verdicts if name not in nodes]:
-            del self.verdicts[gone]
-            self.untold[gone] = None
-        self.world_nodes = nodes
-        self.places = {name: number for number, name in enumerate(nodes)}
-        self.names = [name for name in nodes if name in self.verdicts and self.verdicts[name].passes]
-        self.passing = [self.places[name] for name in self.names]
-
-    def record(self, name: str, verdict: _Verdict) -> None:
-        """Enters what was found out about a node."""
-        old = self.verdicts.get(name)
-        self.verdicts[name] = verdict
+        for gone in [name for name in self.classes if name not in order.places]:
+            del self.classes[gone]
+            if self.untold is not None:
+                self.untold[gone] = None
+        self.order = order
         self.refusal = None
-        self.untold[name] = None
-        if verdict.passes == (old is not None and old.passes):
-            return
-        self.nodes = None
-        place = self.places[name]
-        index = bisect_left(self.passing, place)
-        if verdict.passes:
-            self.passing.insert(index, place)
-            self.names.insert(index, name)
-        else:
-            del self.passing[index]
-            del self.names[index]
+        known = self.classes
+        self.mask = mask_of([name in known and known[name].passes for name in order.names])
 
-
-@dataclass(slots=True, eq=False)
-class _Verdict:
-    """Whether a node passes, and what that was worked out from."""
-
-    passes: bool
-    view: NodeView
-    usages: tuple[PoolUsage, ...]
-    #: Why not, once somebody asked.
-    reason: Reason | None = None
+    def record(self, name: str, place: int, found: NodeClass) -> None:
+        """Enters what was found out about a node."""
+        old = self.classes.get(name)
+        self.classes[name] = found
+        self.refusal = None
+        if self.untold is not None:
+            self.untold[name] = None
+        if found.passes != (old is not None and old.passes):
+            self.mask ^= 1 << place
 
 
 class Problem:
     """Claims to be allocated together, for one pod. Make one with :func:`prepare`."""
+
+    __slots__ = ("_classes", "_share_id", "_tasks", "claims", "plan", "snapshot")
 
     def __init__(
         self,
@@ -116,111 +101,117 @@ class Problem:
         self.plan = plan
         self._share_id = share_id
         self._tasks: dict[str, NodeTask | Fault] = {}
+        known = plan.known
+        self._classes = known if isinstance(known, Classes) else Classes(plan)
+        plan.known = self._classes
 
     # All nodes.
 
     def feasible(self) -> Feasible:
         """All nodes that pass the necessary conditions: counts, constraints, counters, nothing searched."""
         memory = self._remember()
-        nodes = memory.nodes
-        if nodes is None:
-            nodes = memory.nodes = tuple(memory.names)
-        if nodes:
-            return Feasible(nodes)
+        order = self.snapshot.world.order
+        if memory.mask:
+            return Feasible(NodeNames(memory.mask, order))
         if memory.refusal is None:
             tally = memory.tally
-            for name in memory.untold:
-                if name in self.snapshot.world.nodes:
+            untold: Iterable[str] = order.names if memory.untold is None else memory.untold
+            for name in untold:
+                if name in order.places:
                     tally.add(name, self._reason(name))
                 else:
                     tally.discard(name)
-            memory.untold.clear()
+            memory.untold = {}
             memory.refusal = tally.summary()
-        return Feasible(nodes, named(memory.refusal, self.claims))
+        return Feasible(NodeNames(0, order), named(memory.refusal, self.claims))
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot
-        known = self.plan.memory.get("nodes")
+        known = self.plan.memory
         memory = known if isinstance(known, _Memory) else _Memory()
         if snapshot.version is None or memory.version > snapshot.version:
-            # A what-if or an old snapshot: beside the memory, but starting from what still holds.
-            memory = _Memory(verdicts=dict(memory.verdicts), untold=dict.fromkeys(snapshot.world.nodes))
-            self._update(memory, None)
+            # A what-if or an old snapshot: beside the memory, though classes still hold.
+            memory = _Memory()
+            self._look(memory, None)
             return memory
-        self.plan.memory["nodes"] = memory
+        self.plan.memory = memory
         if memory.version == snapshot.version:
             return memory
         log, start = snapshot.shared.log, snapshot.shared.log_start
-        touched: set[str] | None = None
+        touched: frozenset[str] | set[str] | None = None
         if memory.version >= start and memory.version >= 0:
-            touched = set()
+            touched = frozenset()
             for entry in log[memory.version - start : snapshot.version - start]:
                 if entry is None:
                     touched = None
                     break
-                touched |= entry
-        self._update(memory, touched)
+                touched = touched | entry if touched else entry
+        self._look(memory, touched)
         memory.version = snapshot.version
         return memory
 
-    def _update(self, memory: _Memory, touched: set[str] | None) -> None:
+    def _look(self, memory: _Memory, touched: Iterable[str] | None) -> None:
+        """Looks at the nodes that were touched, or at all of them."""
+        order = self.snapshot.world.order
         if touched is None:
             with paused():
-                self._look(memory, None)
-        else:
-            self._look(memory, touched)
+                self._look_at_all(memory, order)
+            return
+        if order is not memory.order:
+            memory.reorder(order)
+        places = order.places
+        for name in touched:
+            place = places.get(name)
+            if place is not None:
+                memory.record(name, place, self._find_class(name))
 
-    def _look(self, memory: _Memory, touched: set[str] | None) -> None:
-        nodes = self.snapshot.world.nodes
-        verdicts = memory.verdicts
-        if touched is None:
-            self.snapshot.shared.selectors.enter_all(self.snapshot.world.pools.values())
-        if touched is None or nodes is not memory.world_nodes:
-            memory.reorder(nodes)
-        for name in nodes if touched is None else touched:
-            if name not in nodes:
-                continue
-            old = verdicts.get(name)
-            new = self._verdict(name, old)
-            if new is old:
-                continue
-            memory.record(name, new)
+    def _look_at_all(self, memory: _Memory, order: NodeOrder) -> None:
+        world = self.snapshot.world
+        self.snapshot.shared.selectors.enter_all(world.pools.values())
+        memory.classes = {name: self._find_class(name) for name in order.names}
+        memory.untold, memory.tally = None, Tally()
+        memory.reorder(order)
 
-    def _verdict(self, name: str, old: _Verdict | None) -> _Verdict:
-        snapshot = self.snapshot
-        view = snapshot.view(name)
-        usages = tuple([snapshot.usage(seen.pool) for seen in view.pools])
-        if old is not None and old.view is view and len(usages) == len(old.usages):
-            for new, known in zip(usages, old.usages, strict=True):
-                if new is not known:
-                    break
-            else:
-                return old
-        return _Verdict(self._may_fit(name, view), view, usages)
+    def _class_of(self, name: str) -> NodeClass:
+        """The class of a node, from memory where that is of the snapshot's moment."""
+        memory = self.plan.memory
+        if isinstance(memory, _Memory) and memory.version == self.snapshot.version:
+            return memory.classes[name]
+        return self._find_class(name)
 
-    def _may_fit(self, name: str, view: NodeView) -> bool:
+    def _find_class(self, name: str) -> NodeClass:
+        snapshot, classes = self.snapshot, self._classes
+        node = snapshot.world.nodes[name]
+        view = node_view(snapshot.world, node)
+        key = classes.key(snapshot, node, view)
+        if key is None:
+            return NodeClass(self._may_fit(node, view), refuted=False)
+        return classes.get(key) or classes.add(key, self._may_fit(node, view))
+
+    def _may_fit(self, node: Node, view: NodeView) -> bool:
         if self.plan.countable:
-            return may_fit(self.snapshot, self.plan, self.snapshot.world.nodes[name], view)
+            return may_fit(self.snapshot, self.plan, node, view)
         try:
-            task = self.task(name)
+            task = self.task(node.name)
         except Fault:
             return self.plan.policy == "upstream"
         return task.too_large is None and task.incomplete is None
 
     def _reason(self, name: str) -> Reason:
-        """Why the node does not fit, taken from memory when it is there."""
-        memory = self.plan.memory.get("nodes")
-        verdict = None
-        if self.snapshot.version is not None and isinstance(memory, _Memory):
-            verdict = memory.verdicts.get(name) if memory.version == self.snapshot.version else None
-        if verdict is not None and verdict.reason is not None:
-            return verdict.reason
-        try:
-            reason = node_reason(self.task(name))
-        except Fault as fault:
-            reason = fault_reason(fault)
-        if verdict is not None:
-            verdict.reason = reason
+        """Why the node does not fit, taken from its class when it is known there."""
+        node, view = self.snapshot.world.nodes[name], self.snapshot.view(name)
+        known = self._class_of(name).reasons
+        names = names_on(view)
+        reason = known.get(names)
+        if reason is not None:
+            return reason if reason.nearest == name else msgspec.structs.replace(reason, nearest=name)
+        reason = known.get((place_of(node, view), names))
+        if reason is None:
+            try:
+                reason = node_reason(self.task(name))
+            except Fault as fault:
+                return fault_reason(fault)
+            known[(place_of(node, view), names) if speaks_of_place(reason, node, view) else names] = reason
         return reason
 
     def drivers(self) -> frozenset[str] | None:
@@ -284,6 +275,14 @@ class Problem:
     def _solve(self, node_name: str, budget: int) -> Outcome:
         if not self.claims:
             return Fits(())
+        node = self.snapshot.world.nodes.get(node_name)
+        if node is None:
+            raise UsageError(f"node {node_name!r} is not in the snapshot")
+        known = self._class_of(node_name)
+        if known.solution is not None:
+            return self._fits(known.solution, node)
+        if known.refuted:
+            return NoFit(named(self._reason(node_name), self.claims))
         task = self.task(node_name)
         if task.too_large is not None or task.incomplete is not None:
             return NoFit(named(self._reason(node_name), self.claims))
@@ -305,11 +304,17 @@ class Problem:
             )
             return GaveUp(named(reason, self.claims))
         if found:
-            return Fits(allocations(task, search, self._share_id))
+            known.solution = solution(task, search)
+            return self._fits(known.solution, node)
         invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
         if invalid is not None and self.plan.policy == "upstream":
             return Failed("pool-invalid", invalid.view.detail, node_only=True)
+        known.refuted = True
         return NoFit(named(self._reason(node_name), self.claims))
+
+    def _fits(self, found: Solution, node: Node) -> Fits:
+        view = self.snapshot.view(node.name)
+        return Fits(allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id))
 
 
 def prepare(

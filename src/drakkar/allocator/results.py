@@ -6,11 +6,13 @@ Source: spec/allocation.md section 16.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from drakkar.allocator.capacity import Consumption
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.outcomes import Fault
-from drakkar.allocator.plan import Alternative, ClaimPlan
-from drakkar.allocator.search import Search, Taken
+from drakkar.allocator.plan import Alternative, ClaimPlan, Plan
+from drakkar.allocator.search import Search
 from drakkar.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from drakkar.api.resource.v1 import (
     AllocationResult,
@@ -19,48 +21,78 @@ from drakkar.api.resource.v1 import (
     DeviceRequestAllocationResult,
 )
 from drakkar.inventory.devices import DeviceRecord
+from drakkar.inventory.snapshot import Node, NodeView
+from drakkar.inventory.switches import Switches
 
 
-def allocations(task: NodeTask, search: Search, share_id: Callable[[], str]) -> tuple[AllocationResult, ...]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One device of a solution, by its place in the view of a node."""
+
+    alternative: Alternative
+    #: Number of the pool in the view, and position in the pool.
+    pool: int
+    local: int
+    consumed: Consumption | None
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """What a search chose, without names: good for every node that is equal to the one it was found on."""
+
+    #: Per claim, its devices and the configuration that goes with the alternatives.
+    claims: tuple[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]], ...]
+
+
+def solution(task: NodeTask, search: Search) -> Solution:
+    """The finished search's choice."""
+    places = task.view.places
+    claims: list[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]]] = []
+    for number, taken in enumerate(search.chosen):
+        chosen = [
+            requests.needs[rank].alternative
+            for requests, rank in zip(task.claims[number], search.rank[number], strict=True)
+        ]
+        choices = tuple(Choice(one.need.alternative, *places[one.position], one.consumed, one.shared) for one in taken)
+        claims.append((choices, _config(task.plan.claims[number], chosen)))
+    return Solution(tuple(claims))
+
+
+def allocations(
+    found: Solution, plan: Plan, node: Node, view: NodeView, switches: Switches, share_id: Callable[[], str]
+) -> tuple[AllocationResult, ...]:
     """One AllocationResult per claim; raises :class:`Fault` when a device's node selector cannot be passed on."""
-    return tuple(_claim(task, search, number, share_id) for number in range(len(task.claims)))
+    made: list[AllocationResult] = []
+    # Upstream's oldest variant does not know bindsToNode.
+    binds = plan.policy != "upstream" or switches.variant != "stable"
+    for choices, config in found.claims:
+        records = [view.pools[choice.pool].view.base.devices[choice.local] for choice in choices]
+        results = [_result(*pair, switches, share_id) for pair in zip(choices, records, strict=True)]
+        devices = DeviceAllocationResult(config=[*config] or None, results=results or None)
+        made.append(AllocationResult(devices=devices, nodeSelector=_node_selector(node, records, binds)))
+    return tuple(made)
 
 
-def _claim(task: NodeTask, search: Search, number: int, share_id: Callable[[], str]) -> AllocationResult:
-    taken = search.chosen[number]
-    chosen = [
-        requests.needs[rank].alternative
-        for requests, rank in zip(task.claims[number], search.rank[number], strict=True)
-    ]
-    results = [_result(task, one, share_id) for one in taken]
-    devices = DeviceAllocationResult(config=_config(task.plan.claims[number], chosen) or None, results=results or None)
-    return AllocationResult(devices=devices, nodeSelector=_node_selector(task, taken))
-
-
-def _record(task: NodeTask, one: Taken) -> DeviceRecord:
-    number, local = task.view.places[one.position]
-    return task.view.pools[number].view.base.devices[local]
-
-
-def _result(task: NodeTask, one: Taken, share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
-    record = _record(task, one)
-    alternative = one.need.alternative
-    bound = task.switches.DeviceBindingAndStatus
-    consumed = one.consumed
+def _result(
+    choice: Choice, record: DeviceRecord, switches: Switches, share_id: Callable[[], str]
+) -> DeviceRequestAllocationResult:
+    alternative = choice.alternative
+    device, owner = record.device, record.slice
+    bound = switches.DeviceBindingAndStatus
+    consumed = choice.consumed
     return DeviceRequestAllocationResult(
         adminAccess=True if alternative.admin else None,
-        bindingConditions=(record.device.bindingConditions or None) if bound else None,
-        bindingFailureConditions=(record.device.bindingFailureConditions or None) if bound else None,
+        bindingConditions=(device.bindingConditions or None) if bound else None,
+        bindingFailureConditions=(device.bindingFailureConditions or None) if bound else None,
         consumedCapacity=consumed.texts if consumed is not None and consumed.texts else None,
         device=record.name,
-        driver=record.slice.driver,
-        pool=record.slice.pool[1],
+        driver=owner.driver,
+        pool=owner.pool[1],
         request=alternative.name,
-        shareID=share_id() if one.shared else None,
-        skipNodeOperations=(record.slice.slice.spec.skipNodeOperations or None)
-        if task.switches.OptionalNodeOperations
-        else None,
-        tolerations=list(alternative.tolerations) or None,
+        shareID=share_id() if choice.shared else None,
+        skipNodeOperations=(owner.slice.spec.skipNodeOperations or None) if switches.OptionalNodeOperations else None,
+        tolerations=[*alternative.tolerations] or None,
     )
 
 
@@ -88,17 +120,13 @@ def _config(plan: ClaimPlan, chosen: list[Alternative]) -> list[DeviceAllocation
     return entries
 
 
-def _node_selector(task: NodeTask, taken: list[Taken]) -> NodeSelector | None:
+def _node_selector(node: Node, records: list[DeviceRecord], binds: bool) -> NodeSelector | None:
     fields: list[NodeSelectorRequirement] = []
     expressions: list[NodeSelectorRequirement] = []
-    # Upstream's oldest variant does not know bindsToNode.
-    binds = task.policy != "upstream" or task.switches.variant != "stable"
-    for one in taken:
-        record = _record(task, one)
-        spec = record.slice.slice.spec
-        source = record.device if record.slice.per_device else spec
+    for record in records:
+        source = record.device if record.slice.per_device else record.slice.slice.spec
         if source.nodeName or (binds and record.device.bindsToNode):
-            here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[task.node.name])
+            here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node.name])
             return NodeSelector(nodeSelectorTerms=[NodeSelectorTerm(matchFields=[here])])
         terms = source.nodeSelector.nodeSelectorTerms if source.nodeSelector is not None else []
         if len(terms) > 1:

@@ -19,7 +19,7 @@ from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
 from drakkar.inventory.pools import Pool
 from drakkar.inventory.selection import Cel, SelectorTable
-from drakkar.inventory.snapshot import NO_POOLS, Node, Shared, Snapshot, World
+from drakkar.inventory.snapshot import NO_POOLS, Node, NodeOrder, Shared, Snapshot, World
 from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import UNUSED, Holding, PoolUsage, holdings_of
 
@@ -41,6 +41,7 @@ class Inventory:
         #: Number of devices that are published now.
         self._live = 0
         self._nodes: dict[str, Node] = {}
+        self._order: NodeOrder | None = None
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolKey, Pool] = {}
         self._hooks: dict[Hook, tuple[Pool, ...]] = {}
@@ -75,8 +76,8 @@ class Inventory:
         if "classes" in self._frozen:
             self._frozen.discard("classes")
             self._classes = dict(self._classes)
+        # No node is touched: plans know the classes they were made with.
         self._world = None
-        self._note(None)
         return self._classes
 
     # Nodes.
@@ -89,6 +90,8 @@ class Inventory:
             return
         if old is not None:
             self._unindex(old)
+        else:
+            self._order = None
         self._nodes_changed()[name] = Node(name, dict(labels), features)
         for label in (*labels.items(), (NAME_KEY, name)):
             self._by_label.setdefault(label, set()).add(name)
@@ -100,6 +103,7 @@ class Inventory:
         old = self._nodes.get(name)
         if old is not None:
             del self._nodes_changed()[name]
+            self._order = None
             self._unindex(old)
             self._note(frozenset((name,)))
 
@@ -329,7 +333,9 @@ class Inventory:
     def snapshot(self) -> Snapshot:
         """The present state, immutable. Costs the same however large the fleet is."""
         if self._world is None:
-            self._world = World(self._nodes, self._classes, self._pools, self._hooks, self._everywhere)
+            if self._order is None:
+                self._order = NodeOrder(self._nodes)
+            self._world = World(self._nodes, self._order, self._classes, self._pools, self._hooks, self._everywhere)
             self._frozen = {"nodes", "classes", "pools"}
         shared = self._shared
         if len(shared.selectors.rows) > 2 * self._live + _SPARE_ROWS:

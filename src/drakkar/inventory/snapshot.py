@@ -87,11 +87,22 @@ class NodeView:
         return self._places
 
 
+class NodeOrder:
+    """The names of all nodes in the order in which they were added. Changes only when a node comes or goes."""
+
+    __slots__ = ("names", "places")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self.places = {name: place for place, name in enumerate(self.names)}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
     """The structure that snapshots share until it changes: who exists, not who holds what."""
 
     nodes: dict[str, Node]
+    order: NodeOrder
     classes: dict[str, DeviceClass]
     pools: dict[PoolKey, Pool]
     #: Label (or node name) → pools that nodes with it may see.
@@ -191,7 +202,7 @@ class Snapshot:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes, in the order in which they were added."""
-        return tuple(self.world.nodes)
+        return self.world.order.names
 
     def view(self, node: str) -> NodeView:
         """What the node can use; :class:`KeyError` for an unknown node."""
