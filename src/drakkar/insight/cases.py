@@ -15,17 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from drakkar.api import kinds, names, objects
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import Kind
 from drakkar.api.manifests import documents, parse_objects
 from drakkar.api.meta import Object
 from drakkar.client import Client
-from drakkar.insight.dump import read
-from drakkar.insight.reasons import why_pending
-from drakkar.scheduler.decide import Pending
+from drakkar.insight.dump import DUMPED, read
+from drakkar.insight.explain import Explanation, explain, lines
 
 PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
 
@@ -97,7 +94,7 @@ class _Run:
         self.errors: dict[tuple[str, str], ApiError] = {}
         self.kinds: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in kinds.KINDS}
         #: Why a pod waited when its turn was over: later pods may take what it could not use.
-        self.pending: dict[str, Pending] = {}
+        self.pending: dict[str, Explanation] = {}
 
     async def create(self, obj: Object) -> None:
         kind = self._kind(obj)
@@ -133,10 +130,11 @@ class _Run:
                 return
             refused = objects.condition_is(stored, names.POD_SCHEDULED, "False")
             made = None not in objects.pod_claim_names(stored).values()
-            pending = why_pending(await read(self.client), namespace, name) if refused and made else None
-            if pending is not None:
-                self.pending[name] = pending
-                return
+            if refused and made:
+                found = explain(await read(self.client, DUMPED), name, namespace, kind="Pod")
+                if found.state == "pending":
+                    self.pending[name] = found
+                    return
             await asyncio.sleep(POLL)
         self.misses.append(f"pod {name}: neither placed nor refused within {PATIENCE:g} s")
 
@@ -209,12 +207,15 @@ class _Run:
         if not node and entry.get("reason"):
             pending = self.pending.get(name)
             word = pending.reason if pending is not None else "nothing"
-            text = f"{pending.message} {_text(pending.details)}" if pending is not None else ""
+            text = "\n".join(lines(pending)) if pending is not None else ""
             if word != entry["reason"]:
                 self.misses.append(f"pod {name}: pending because of {word}, expected {entry['reason']} ({text})")
             missing = [mention for mention in entry.get("mentions") or () if mention not in text]
             if missing:
                 self.misses.append(f"pod {name}: the reason does not mention {missing}: {text}")
+            needless = [mention for mention in entry.get("mustNotMention") or () if mention in text]
+            if needless:
+                self.misses.append(f"pod {name}: the reason mentions {needless}: {text}")
 
     def _devices(self, pod: str, expected: list[dict[str, Any]], held: list[_Device]) -> None:
         places = [entry for entry in expected for _ in range(entry.get("count", 1))]
@@ -355,7 +356,3 @@ def _attribute(device: Object, name: str, driver: str) -> Any:
     if found is None and name.startswith(driver + "/"):
         found = attributes.get(name.removeprefix(driver + "/"))
     return None if found is None else next(iter(found.values()))
-
-
-def _text(details: Any) -> str:
-    return msgspec.json.encode(details).decode() if details is not None else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -11,7 +12,10 @@ from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import (
     DEVICECLASS,
     DEVICETAINTRULE,
+    NAMESPACE,
     NODE,
+    PERSISTENTVOLUME,
+    PERSISTENTVOLUMECLAIM,
     POD,
     RESOURCECLAIM,
     RESOURCECLAIMTEMPLATE,
@@ -22,6 +26,7 @@ from drakkar.api.meta import Object
 from drakkar.api.objects import key_of, name_of, namespace_of, pod_is_done, pod_node, uid_of
 from drakkar.api.resource import v1
 from drakkar.api.resource.conversion import convert
+from drakkar.api.tree import children
 from drakkar.client.client import Client
 
 #: Kinds that insight reads, in the order in which :func:`collect` lists them.
@@ -34,8 +39,13 @@ READ: tuple[Kind, ...] = (
     RESOURCECLAIM,
     POD,
 )
+#: Kinds that a placement can depend on besides; what an explanation needs is both.
+DUMPED: tuple[Kind, ...] = (*READ, NAMESPACE, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM)
 #: Attempts to read a state that nobody changed meanwhile.
 ATTEMPTS = 5
+
+#: What kubectl keeps of a manifest.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 T = TypeVar("T")
 #: (driver, pool, device)
@@ -117,16 +127,16 @@ def device_of(result: v1.DeviceRequestAllocationResult) -> DeviceId:
     return result.driver, result.pool, result.device
 
 
-async def collect(client: Client) -> list[Object]:
-    """All objects that insight reads, as dicts.
+async def collect(client: Client, kinds: Sequence[Kind] = READ) -> list[Object]:
+    """All objects of these kinds, as dicts.
 
     The API has no list across kinds, so everything is read twice, and again when something changed in
     between; after :data:`ATTEMPTS` tries the last state is returned as it is. Raises ApiError; a kind that
     the server does not serve reads as empty.
     """
-    state = await read(client)
+    state = await read(client, kinds)
     for _ in range(ATTEMPTS):
-        again = await read(client)
+        again = await read(client, kinds)
         unchanged = _versions(again) == _versions(state)
         state = again
         if unchanged:
@@ -134,23 +144,61 @@ async def collect(client: Client) -> list[Object]:
     return state
 
 
-async def read(client: Client) -> list[Object]:
-    """All objects that insight reads, kind after kind: no single moment where others write meanwhile."""
+async def read(client: Client, kinds: Sequence[Kind] = READ) -> list[Object]:
+    """All objects of these kinds, kind after kind: no single moment where others write meanwhile."""
     objects: list[Object] = []
-    for kind in READ:
+    for kind in kinds:
         try:
             listed = await client.list(kind)
         except ApiError as error:
             if error.code != 404:
                 raise
             continue
-        objects += [item if isinstance(item, dict) else _to_object(kind, item) for item in listed.items]
+        objects += [_to_object(kind, item) for item in listed.items]
     return objects
 
 
 def _to_object(kind: Kind, item: Any) -> Object:
-    # Structs leave out what has its default, so the kind has to be said.
+    # Items of a list need not say their kind, and structs leave out what has its default.
     return {"apiVersion": kind.api_version, "kind": kind.kind, **msgspec.to_builtins(item)}
+
+
+def without_secrets(obj: Object) -> Object:
+    """The object without what may be confidential and no decision depends on.
+
+    Gone are the last applied manifest and the owners of fields, in pods the values of environment variables,
+    commands and arguments, and everywhere the opaque parameters of drivers.
+    """
+    kept = deepcopy(obj)
+    metadata = kept.get("metadata") or {}
+    metadata.pop("managedFields", None)
+    annotations = metadata.get("annotations") or {}
+    annotations.pop(LAST_APPLIED, None)
+    if not annotations:
+        metadata.pop("annotations", None)
+    if kept.get("kind") == "Pod":
+        for field in ("initContainers", "containers", "ephemeralContainers"):
+            for container in children(kept, "spec", field):
+                for confidential in ("env", "envFrom", "command", "args", "lifecycle"):
+                    container.pop(confidential, None)
+                for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+                    container.pop(probe, None)
+    _blank(kept)
+    return kept
+
+
+def _blank(value: Any) -> None:
+    """Empties the parameters of every opaque configuration below ``value``."""
+    if isinstance(value, dict):
+        tree = cast("dict[str, Any]", value)
+        opaque = tree.get("opaque")
+        if isinstance(opaque, dict) and "parameters" in opaque:
+            opaque["parameters"] = {}
+        for member in tree.values():
+            _blank(member)
+    elif isinstance(value, list):
+        for member in cast("list[Any]", value):
+            _blank(member)
 
 
 def _versions(objects: list[Object]) -> set[tuple[str, str]]:

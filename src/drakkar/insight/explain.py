@@ -1,0 +1,372 @@
+"""Why a pod waits, or where it could run; what a claim has, or why it has nothing.
+
+The answer is the scheduler's own decision, made again over a set of objects: a live API, a dump, a
+``List`` from kubectl. For each claim and request it says how many devices were left after each
+stage, over all nodes; with ``full`` for every node.
+
+Claims that a template would give a pod, and that nobody has made yet, are made up for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from drakkar import allocator
+from drakkar.allocator import Fits, Reason
+from drakkar.api import objects
+from drakkar.api.errors import UsageError
+from drakkar.api.kinds import POD
+from drakkar.api.meta import Object, Struct
+from drakkar.api.resource import v1 as resource
+from drakkar.api.tree import children, text
+from drakkar.insight.reasons import as_served, cluster_of, decoded
+from drakkar.scheduler.binding import Binding, binding_state
+from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
+from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.decide import Pending, Placement, decide
+from drakkar.scheduler.extended import make_extended
+from drakkar.scheduler.pods import PodView
+
+#: Nodes that the funnels are taken over, unless all are asked for.
+SAMPLE = 256
+#: Lines of the default text, at most.
+LINES = 12
+_LISTED = 4
+
+
+class Funnel(Struct, frozen=True, kw_only=True):
+    """How far one request comes by itself: stage → devices left after it, summed over ``nodes`` nodes."""
+
+    claim: str
+    request: str
+    #: The word at which the most promising node ended; empty where the request could be served by itself.
+    reason: str
+    message: str
+    funnel: dict[str, int]
+    nodes: int
+    #: On how many of the nodes the request could be served by itself.
+    served: int
+    #: Node → stage → devices left; only in full.
+    by_node: dict[str, dict[str, int]] = {}
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """The answer. ``reason`` to ``cure`` are those of the engine's reason where devices are the matter."""
+
+    kind: str
+    namespace: str
+    name: str
+    #: ``pending``, ``running``, ``done``, ``gated``, ``fits`` (would be placed now), ``allocated``, ``unallocated``.
+    state: str
+    message: str
+    node: str = ""
+    reason: str = ""
+    claim: str = ""
+    request: str = ""
+    funnel: dict[str, int] = {}
+    nodes: int = 0
+    nearest: str = ""
+    cure: str = ""
+    requests: list[Funnel] = []
+    #: Node → what was in the way there.
+    by_node: dict[str, str] = {}
+    #: Devices, one ``claim/request: driver/pool/device`` each.
+    devices: list[str] = []
+    #: Things worth knowing besides.
+    notes: list[str] = []
+
+
+def explain(
+    found: Iterable[Object],
+    name: str,
+    namespace: str = "default",
+    *,
+    kind: str = "",
+    policy: str = "drakkar",
+    now: float = 0.0,
+    full: bool = False,
+) -> Explanation:
+    """Explains the pod or claim ``name``; ``kind`` (``Pod``, ``ResourceClaim``) where both exist.
+
+    Raises UsageError when there is no such object, or one that cannot be read.
+    """
+    listed = [as_served(obj) for obj in found]
+    for wanted in (kind,) if kind else ("Pod", "ResourceClaim"):
+        for obj in listed:
+            if obj.get("kind") == wanted and objects.key_of(obj) == f"{namespace}/{name}":
+                if wanted == "Pod":
+                    return _pod(listed, obj, policy, now, full)
+                return _claim(listed, obj, policy, now, full)
+    there = sorted(
+        {objects.namespace_of(obj) for obj in listed if obj.get("kind") in ("Pod", "ResourceClaim")} - {namespace}
+    )
+    hint = f"; other namespaces: {', '.join(there[:_LISTED])}" if there else ""
+    raise UsageError(f"no {kind or 'pod or claim'} {name} in namespace {namespace}{hint}")
+
+
+# pods
+
+
+def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool) -> Explanation:
+    base: dict[str, Any] = {
+        "kind": "Pod",
+        "namespace": objects.namespace_of(obj),
+        "name": objects.name_of(obj),
+    }
+    if objects.pod_is_done(obj):
+        return Explanation(**base, state="done", message=f"the pod has ended ({text(obj, 'status', 'phase')})")
+    node = objects.pod_node(obj)
+    if node:
+        cluster = cluster_of(listed)
+        found = claims_of(cluster, PodView.of(obj))
+        held = found if isinstance(found, list) else []
+        special = cluster.special_claim(objects.uid_of(obj))
+        held = [*held, special] if special is not None else held
+        notes = [broken.message for claim in held if (broken := taint_on(cluster, claim)) is not None]
+        return Explanation(
+            **base,
+            state="running",
+            message=f"the pod is bound to node {node}",
+            node=node,
+            devices=[line for claim in held for line in _devices(claim)],
+            notes=notes,
+        )
+    obj, notes = _with_made_up_claims(listed, obj)
+    cluster = cluster_of(listed)
+    pod = PodView.of(obj)
+    gates = [gate["name"] for gate in children(obj, "spec", "schedulingGates")]
+    if gates:
+        return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
+    decision = decide(cluster, pod, policy=policy, now=now)
+    requests = _pod_funnels(cluster, pod, policy, full)
+    if isinstance(decision, Placement):
+        devices = [
+            f"{_label(claim)}/{result.request}: {result.driver}/{result.pool}/{result.device}"
+            for claim, allocation in decision.allocations
+            for result in allocation.devices.results or ()
+        ]
+        message = f"nothing is in the way: the pod fits on node {decision.node}"
+        return Explanation(
+            **base,
+            state="fits",
+            message=message,
+            node=decision.node,
+            requests=requests,
+            devices=devices,
+            notes=notes,
+        )
+    return _pending(base, decision, requests, notes)
+
+
+def _pending(base: dict[str, Any], decision: Pending, requests: list[Funnel], notes: list[str]) -> Explanation:
+    details = decision.details
+    engine: dict[str, Any] = {}
+    if details is not None:
+        engine = {
+            "claim": details.claim,
+            "request": details.request,
+            "funnel": details.funnel,
+            "nodes": details.nodes,
+            "nearest": details.nearest,
+            "cure": details.cure,
+        }
+    return Explanation(
+        **base,
+        **engine,
+        state="pending",
+        reason=decision.reason,
+        message=decision.message,
+        requests=requests,
+        by_node=dict(decision.nodes),
+        notes=notes,
+    )
+
+
+def _with_made_up_claims(listed: list[Object], pod: Object) -> tuple[Object, list[str]]:
+    """The pod with the claims that the claim controller has yet to make; they are added to ``listed``."""
+    templates = {objects.key_of(obj): obj for obj in listed if obj.get("kind") == "ResourceClaimTemplate"}
+    namespace, name = objects.namespace_of(pod), objects.name_of(pod)
+    known = {entry["name"] for entry in children(pod, "status", "resourceClaimStatuses")}
+    made: list[Object] = []
+    for entry in children(pod, "spec", "resourceClaims"):
+        template = templates.get(f"{namespace}/{entry.get('resourceClaimTemplateName')}")
+        if template is None or entry["name"] in known:
+            continue
+        pattern = template["spec"]
+        metadata = {
+            **(pattern.get("metadata") or {}),
+            "name": f"{name}-{entry['name']}",
+            "namespace": namespace,
+            "ownerReferences": [objects.owner_reference(POD, pod)],
+        }
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+        listed.append(as_served({**claim, "spec": deepcopy(pattern["spec"])}))
+        made.append({"name": entry["name"], "resourceClaimName": metadata["name"]})
+    if not made:
+        return pod, []
+    status = pod.get("status") or {}
+    changed = {
+        **pod,
+        "status": {**status, "resourceClaimStatuses": [*(status.get("resourceClaimStatuses") or ()), *made]},
+    }
+    listed[listed.index(pod)] = changed
+    names = ", ".join(entry["resourceClaimName"] for entry in made)
+    return changed, [f"not made yet, so taken from their templates: {names}"]
+
+
+def _pod_funnels(cluster: Cluster, pod: PodView, policy: str, full: bool) -> list[Funnel]:
+    found = claims_of(cluster, pod)
+    claims = [] if isinstance(found, Obstacle) else [claim for claim in found if claim.status.allocation is None]
+    classes = {name: behind for name in pod.requests if (behind := cluster.extended.behind(name)) is not None}
+    if classes:
+        made = make_extended(pod, classes).claim
+        metadata = msgspec.structs.replace(made.metadata, name=f"{pod.name}-extended-resources")
+        claims = [*claims, msgspec.structs.replace(made, metadata=metadata)]
+    return funnels(cluster, claims, policy=policy, full=full)
+
+
+def funnels(
+    cluster: Cluster, claims: Sequence[resource.ResourceClaim], *, policy: str = "drakkar", full: bool = False
+) -> list[Funnel]:
+    """How far each request of these claims comes by itself, over all nodes (the first :data:`SAMPLE` unless full)."""
+    if not claims:
+        return []
+    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
+    names = cluster.node_names()
+    by_request: dict[tuple[str, str], dict[str, Reason]] = {}
+    for node, reason in problem.funnels(names if full else islice(names, SAMPLE)):
+        by_request.setdefault((reason.claim, reason.request), {})[node] = reason
+    return [_funnel(claim, request, reasons, full) for (claim, request), reasons in by_request.items()]
+
+
+def _funnel(claim: str, request: str, reasons: dict[str, Reason], full: bool) -> Funnel:
+    total: dict[str, int] = {}
+    for reason in reasons.values():
+        for stage, count in reason.funnel.items():
+            total[stage] = total.get(stage, 0) + count
+    served = [reason for reason in reasons.values() if not reason.reason]
+    # The node that came furthest tells; the funnel gets longer with every stage that is passed.
+    best = max(reasons.values(), key=lambda reason: (len(reason.funnel), sum(reason.funnel.values())))
+    best = served[0] if served else best
+    return Funnel(
+        claim=claim,
+        request=request,
+        reason=best.reason,
+        message=best.message,
+        funnel=total,
+        nodes=len(reasons),
+        served=len(served),
+        by_node={node: reason.funnel for node, reason in reasons.items()} if full else {},
+    )
+
+
+# claims
+
+
+def _claim(listed: list[Object], obj: Object, policy: str, now: float, full: bool) -> Explanation:
+    claim: resource.ResourceClaim = decoded(obj)
+    namespace, name = objects.namespace_of(obj), objects.name_of(obj)
+    base: dict[str, Any] = {"kind": "ResourceClaim", "namespace": namespace, "name": name}
+    cluster = cluster_of(listed)
+    users = [
+        objects.name_of(pod)
+        for pod in listed
+        if pod.get("kind") == "Pod"
+        and objects.namespace_of(pod) == namespace
+        and name in objects.pod_claim_names(pod).values()
+    ]
+    notes = [f"pods that use it: {_some(users)}" if users else "no pod uses it"]
+    if claim.status.allocation is not None:
+        reserved = [entry.name for entry in claim.status.reservedFor or ()]
+        notes.append(f"reserved for: {_some(reserved)}" if reserved else "reserved for nobody")
+        broken = taint_on(cluster, claim)
+        state, missing = binding_state(claim, now)
+        notes += [broken.message] if broken is not None else []
+        notes += [missing] if state is not Binding.READY else []
+        nodes = cluster.named_by(claim.status.allocation.nodeSelector)
+        where = "any node" if claim.status.allocation.nodeSelector is None else "nodes with the labels that it names"
+        message = f"the claim has its devices; they can be used on {_some(nodes) if nodes is not None else where}"
+        return Explanation(**base, state="allocated", message=message, devices=_devices(claim), notes=notes)
+    requests = funnels(cluster, [claim], policy=policy, full=full)
+    problem = allocator.prepare(cluster.inventory.snapshot(), [claim], policy=policy)
+    feasible = problem.feasible()
+    for node in islice(feasible.nodes, SAMPLE):
+        if isinstance(problem.solve(node), Fits):
+            message = (
+                f"the claim has no devices yet, and they can be had on node {node}; it gets them with its first pod"
+            )
+            return Explanation(**base, state="unallocated", message=message, node=node, requests=requests, notes=notes)
+    reason = feasible.refusal or allocator.explain(problem, feasible.nodes or cluster.node_names())
+    return Explanation(
+        **base,
+        state="unallocated",
+        reason=reason.reason,
+        message=f"the claim fits on no node: {reason.message}",
+        claim=reason.claim,
+        request=reason.request,
+        funnel=reason.funnel,
+        nodes=reason.nodes,
+        nearest=reason.nearest,
+        cure=reason.cure,
+        requests=requests,
+        notes=notes,
+    )
+
+
+def _label(claim: resource.ResourceClaim) -> str:
+    """Name of a claim, or what there is of the name of one that has yet to be made."""
+    return claim.metadata.name or (claim.metadata.generateName or "").rstrip("-")
+
+
+def _devices(claim: resource.ResourceClaim) -> list[str]:
+    allocation = claim.status.allocation
+    return [
+        f"{claim.metadata.name}/{result.request}: {result.driver}/{result.pool}/{result.device}"
+        for result in (allocation.devices.results or () if allocation is not None else ())
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more if names else "none"
+
+
+# text
+
+
+def lines(found: Explanation, *, full: bool = False) -> list[str]:
+    """The explanation for people; :data:`LINES` lines at most unless ``full``."""
+    word = f" ({found.reason})" if found.reason else ""
+    head = f"{found.kind} {found.namespace}/{found.name}: {found.state}{word}"
+    body = [f"  {found.message}"]
+    body += [f"  to fix it: {found.cure}"] if found.cure else []
+    body += [f"  nearest: {found.nearest}"] if found.nearest and found.nearest not in found.message else []
+    details = [_funnel_line(request) for request in found.requests]
+    details += [f"  device {device}" for device in found.devices]
+    details += [f"  node {node}: {why}" for node, why in found.by_node.items() if full or len(found.by_node) > 1]
+    notes = [f"  {note}" for note in found.notes]
+    if not full:
+        room = LINES - 1 - len(body) - len(notes)
+        if len(details) > room:
+            hidden = len(details) - room + 1
+            details = [*details[: room - 1], f"  … {hidden} more lines with --full"]
+        return [head, *body, *details, *notes][:LINES]
+    for request in found.requests:
+        for node, stages in request.by_node.items():
+            details.append(f"  {request.claim} {request.request} on {node}: {_stages(stages)}")
+    return [head, *body, *details, *notes]
+
+
+def _funnel_line(request: Funnel) -> str:
+    outcome = f"served on {request.served} of {request.nodes} nodes" if request.served else request.reason
+    place = f"claim {request.claim}, request {request.request}" if request.request else f"claim {request.claim}"
+    return f"  {place}: {_stages(request.funnel) or 'no devices'}: {outcome}"
+
+
+def _stages(stages: dict[str, int]) -> str:
+    return " > ".join(f"{count} {stage}" for stage, count in stages.items())

@@ -1,0 +1,214 @@
+"""explain and dump: from hand-written objects, from kubectl's List, from a live API and from a dump of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from drakkar.api.errors import UsageError
+from drakkar.api.kinds import DEVICECLASS, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.cli import main
+from drakkar.cli.plane import case_plane
+from drakkar.insight.dump import DUMPED, collect, without_secrets
+from drakkar.insight.explain import LINES, explain, lines
+from tests.unit.scheduler.build import allocated, claim, device_class, node, node_slice, pod, requesting
+
+
+def template(name: str, count: int) -> dict[str, Any]:
+    made = claim("x", count)
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": made["spec"]},
+    }
+
+
+WORLD = [node("a"), node("b"), device_class(), node_slice("a", 2), node_slice("b", 1)]
+
+
+def test_a_pod_that_waits_for_devices() -> None:
+    taken = [allocated(claim(f"t{i}"), "a", f"gpu-{i}") for i in range(2)]
+    found = explain([*WORLD, *taken, claim("c", 2), pod("p", "c")], "p")
+    assert (found.kind, found.state, found.reason) == ("Pod", "pending", "not-enough-devices")
+    assert found.cure == "ask for fewer devices, or add devices"
+    [request] = found.requests
+    assert (request.claim, request.request, request.nodes, request.served) == ("default/c", "gpus", 2, 0)
+    assert request.funnel == {"published": 3, "matching": 3, "large-enough": 3, "untainted": 3, "free": 1}
+    assert request.by_node == {}
+    text = "\n".join(lines(found))
+    assert "0/2 nodes are available" in text
+    assert "3 published > 3 matching > 3 large-enough > 3 untainted > 1 free" in text
+    assert "to fix it: ask for fewer devices" in text
+
+
+def test_in_full_every_node_is_told() -> None:
+    found = explain([*WORLD, claim("c", 2), claim("d", 1), pod("p", "c", "d")], "p", full=True)
+    assert found.reason == "not-enough-devices"
+    by_node = {request.claim: request.by_node for request in found.requests}
+    assert by_node["default/c"]["a"]["free"] == 2
+    assert by_node["default/c"]["b"]["free"] == 1
+    assert [request.served for request in found.requests] == [1, 2]
+    text = "\n".join(lines(found, full=True))
+    assert "default/d gpus on b: 1 published" in text
+
+
+def test_what_is_in_the_way_on_each_node() -> None:
+    world = [node("a", cpu="1"), node("b", taints=({"key": "broken", "effect": "NoSchedule"},))]
+    found = explain([*world, requesting("p", cpu="2")], "p")
+    assert found.reason == "node-unfit"
+    assert found.by_node == {"a": "Insufficient cpu", "b": "node(s) had untolerated taint {broken: }"}
+    assert "  node a: Insufficient cpu" in lines(found)
+
+
+def test_states_of_a_pod() -> None:
+    gated = pod("p", schedulingGates=[{"name": "example.com/wait"}])
+    assert explain([*WORLD, gated], "p").state == "gated"
+    assert explain([*WORLD, {**pod("p"), "status": {"phase": "Succeeded"}}], "p").state == "done"
+    running = explain([*WORLD, allocated(claim("c"), "a", "gpu-0", reserved=("p",)), pod("p", "c", node="a")], "p")
+    assert (running.state, running.node, running.devices) == ("running", "a", ["c/gpus: gpu.example.com/a/gpu-0"])
+    fits = explain([*WORLD, claim("c"), pod("p", "c")], "p")
+    assert (fits.state, fits.node, fits.requests[0].served) == ("fits", "a", 2)
+
+
+def test_claims() -> None:
+    held = allocated(claim("c"), "a", "gpu-0", reserved=("p",))
+    found = explain([*WORLD, held, pod("p", "c", node="a")], "c")
+    assert (found.kind, found.state) == ("ResourceClaim", "allocated")
+    assert found.devices == ["c/gpus: gpu.example.com/a/gpu-0"]
+    assert found.notes == ["pods that use it: p", "reserved for: p"]
+    found = explain([*WORLD, claim("c")], "c")
+    assert (found.state, found.node) == ("unallocated", "a")
+    assert found.notes == ["no pod uses it"]
+    found = explain([*WORLD, claim("c", 3)], "c")
+    assert found.reason == "not-enough-devices"
+    # A pod and a claim of one name: the pod, unless told.
+    both = [*WORLD, claim("x"), pod("x", "x")]
+    assert explain(both, "x").kind == "Pod"
+    assert explain(both, "x", kind="ResourceClaim").kind == "ResourceClaim"
+
+
+def test_manifests_that_no_server_has_seen() -> None:
+    """No uid, no namespace, no defaults, an old version, claims yet to be made."""
+    used = {"name": "gpu", "resourceClaimTemplateName": "three"}
+    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"resourceClaims": [used]}}
+    plain["spec"]["containers"] = [{"name": "main", "image": "x", "resources": {"limits": {"cpu": "1"}}}]
+    old = {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "three"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "deviceClassName": "gpu", "count": 3}]}}},
+    }
+    found = explain([*WORLD, old, plain], "p")
+    assert found.reason == "not-enough-devices"
+    assert found.requests[0].claim == "default/p-gpu"
+    assert found.notes == ["not made yet, so taken from their templates: p-gpu"]
+    assert explain([node("a", cpu="500m"), {**plain, "spec": {**plain["spec"], "resourceClaims": []}}], "p").by_node
+
+
+def test_extended_resources() -> None:
+    named = device_class()
+    named["spec"]["extendedResourceName"] = "example.com/gpu"
+    found = explain([node("a"), named, node_slice("a", 1), requesting("p", **{"example.com/gpu": "2"})], "p")
+    assert found.reason == "not-enough-devices"
+    assert found.requests[0].claim == "default/p-extended-resources"
+
+
+def test_the_default_text_is_short() -> None:
+    claims = [claim(f"c{i}", 9) for i in range(30)]
+    found = explain([*WORLD, *claims, pod("p", *(f"c{i}" for i in range(30)))], "p")
+    short = lines(found)
+    assert len(short) == LINES
+    assert "more lines with --full" in short[-1]
+    assert len(lines(found, full=True)) > 30
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="no pod or claim q in namespace team; other namespaces: default"):
+        explain([pod("p")], "q", "team")
+    broken = {**claim("c"), "spec": {"devices": {"requests": "many"}}}
+    with pytest.raises(UsageError, match="ResourceClaim default/c"):
+        explain([node("a"), broken, pod("p")], "p")
+    with pytest.raises(UsageError, match="Pod default/p cannot be read"):
+        explain([node("a"), pod("p", containers="none")], "p")
+    with pytest.raises(UsageError, match="Node n cannot be read"):
+        explain([{**node("n"), "status": {"allocatable": {"cpu": "lots"}}}, pod("p")], "p")
+    with pytest.raises(UsageError, match="Pod without a name"):
+        explain([{"apiVersion": "v1", "kind": "Pod", "metadata": []}], "p")
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main([*args])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = tmp_path / "all.yaml"
+    listed.write_text(
+        yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [*WORLD, claim("c", 3), pod("p", "c")]})
+    )
+    code, out, _ = run(capsys, "explain", "pod/p", "-f", str(listed))
+    assert code == 0
+    assert out.startswith("Pod default/p: pending (not-enough-devices)\n")
+    code, out, _ = run(capsys, "explain", "p", "-f", str(listed), "-o", "json")
+    answer = json.loads(out)
+    assert answer["reason"] == "not-enough-devices"
+    assert answer["requests"][0]["funnel"]["published"] == 3
+    # Objects from two files count together.
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps(node_slice("b", 3)))
+    code, out, _ = run(capsys, "explain", "p", "-f", str(listed), "-f", str(more))
+    assert "fits on node b" in out
+    code, _, err = run(capsys, "explain", "secret/p", "-f", str(listed))
+    assert (code, "say pod/p or claim/p" in err) == (2, True)
+    code, _, err = run(capsys, "explain", "p", "-f", str(tmp_path / "none.yaml"))
+    assert code == 2
+
+
+def test_live_and_from_a_dump() -> None:
+    async def scenario() -> None:
+        async with case_plane() as client:
+            for kind, obj in (
+                (NODE, node("a", cpu="4")),
+                (DEVICECLASS, device_class()),
+                (RESOURCESLICE, node_slice("a", 1)),
+            ):
+                await client.create(kind, _fresh(obj))
+            await client.create(RESOURCECLAIM, _fresh(claim("c", 2)), "default")
+            secret = pod("p", "c")
+            secret["spec"]["containers"][0] |= {
+                "env": [{"name": "TOKEN", "value": "hunter2"}],
+                "command": ["run", "--password=hunter2"],
+            }
+            await client.create(POD, _fresh(secret), "default")
+            live = explain(await collect(client, DUMPED), "p")
+            dumped = [without_secrets(obj) for obj in await collect(client, DUMPED)]
+        assert live.reason == "not-enough-devices"
+        assert "hunter2" not in json.dumps(dumped)
+        again = explain(json.loads(json.dumps(dumped)), "p")
+        assert (again.reason, again.requests) == (live.reason, live.requests)
+
+    asyncio.run(scenario())
+
+
+def _fresh(obj: dict[str, Any]) -> dict[str, Any]:
+    """The object without what only a server gives."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in ("uid", "resourceVersion")}
+    return {**obj, "metadata": metadata}
+
+
+def test_a_dump_holds_nothing_confidential() -> None:
+    obj = claim("c")
+    obj["spec"]["devices"]["config"] = [{"opaque": {"driver": "x", "parameters": {"key": "secret"}}}]
+    obj["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "secret", "kept": "yes"}
+    obj["metadata"]["managedFields"] = [{"manager": "secret"}]
+    kept = without_secrets(obj)
+    assert "secret" not in json.dumps(kept)
+    assert kept["metadata"]["annotations"] == {"kept": "yes"}
+    assert kept["spec"]["devices"]["config"][0]["opaque"]["driver"] == "x"
