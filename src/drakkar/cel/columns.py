@@ -1,10 +1,10 @@
 """Evaluate a selector on a whole fleet at once.
 
 Devices differ in everything (serial numbers), but an expression reads little of them. Each
-thing that is read is a column of small numbers (0: absent). A selector is split at its
-logical operators; every part is evaluated once per distinct combination of the numbers it
-reads, and ``path == "text"`` is a comparison of numbers. Results are three-valued, because
-an error counts only when the search reaches its device.
+thing that is read is a column. A selector is split at its logical operators; every part is
+evaluated once per distinct combination of the values it reads, and comparisons of one column with
+constant texts run over the column itself. Results are three-valued, because an error counts
+only when the search reaches its device.
 
 Source: spec/cel-choice.md section 4.
 """
@@ -22,14 +22,41 @@ from drakkar.cel.access import Path
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError
 from drakkar.cel.program import Program
-from drakkar.cel.values import kind_of
+from drakkar.cel.values import ABSENT, kind_of
 
+#: In this order ``&&`` is the lesser and ``||`` the greater of two answers: an error counts unless the other decides.
 FALSE: Final = 0
-TRUE: Final = 1
-ERROR: Final = 2
+ERROR: Final = 1
+TRUE: Final = 2
 
 Codes: TypeAlias = NDArray[np.int32]
 Answers: TypeAlias = NDArray[np.int8]
+
+
+class Column(Protocol):
+    """One thing that expressions read, for every device of a fleet."""
+
+    @property
+    def texts(self) -> Sequence[str] | None:
+        """The strings of all rows, to be looked at one by one; None where some row holds something else.
+
+        Also None where asking each distinct value once is cheaper.
+        """
+        ...
+
+    @property
+    def codes(self) -> Codes:
+        """One number per row; equal numbers mean equal values."""
+        ...
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Values by number, as expressions see them; :data:`~drakkar.cel.values.ABSENT` where there is none."""
+        ...
+
+    def having(self, texts: frozenset[str]) -> NDArray[np.bool_]:
+        """Rows that hold one of the strings; only asked where ``texts`` is not None."""
+        ...
 
 
 class Columns(Protocol):
@@ -40,16 +67,8 @@ class Columns(Protocol):
         """How many devices there are."""
         ...
 
-    def codes(self, path: Path) -> Codes:
-        """One number per device for the value at ``path``; equal numbers mean equal values, 0 absent."""
-        ...
-
-    def code_of(self, path: Path, text: str) -> int | None:
-        """The number of a string in the column, None when no device has it."""
-        ...
-
-    def has_versions(self, path: Path) -> bool:
-        """Whether some value in the column is a version, which refuses comparison with a string."""
+    def column(self, path: Path) -> Column:
+        """The column of a path that :attr:`Program.reads` may name."""
         ...
 
     def failing(self) -> NDArray[np.bool_]:
@@ -70,7 +89,7 @@ class ColumnEvaluator:
         self._damaged: NDArray[np.bool_] | None = None
 
     def evaluate(self, program: Program) -> Answers:
-        """:data:`FALSE`, :data:`TRUE` or :data:`ERROR` per device."""
+        """:data:`FALSE`, :data:`ERROR` or :data:`TRUE` per device."""
         if not self._columns.rows:
             return np.zeros(0, dtype=np.int8)
         answers = self._evaluate(program).copy()
@@ -85,8 +104,7 @@ class ColumnEvaluator:
     def _evaluate(self, program: Program) -> Answers:
         operator, parts = program.operands()
         if operator == "!_":
-            inner = self._evaluate(parts[0])
-            return _NOT[inner]
+            return TRUE - self._evaluate(parts[0])
         if operator:
             decides = FALSE if operator == "_&&_" else TRUE
             result = self._evaluate(parts[0])
@@ -94,42 +112,51 @@ class ColumnEvaluator:
                 # What is decided everywhere needs no further look.
                 if not (result != decides).any():
                     break
-                result = _combine(result, self._evaluate(part), decides)
+                other = self._evaluate(part)
+                result = np.minimum(result, other) if decides == FALSE else np.maximum(result, other)
             return result
         return self._leaf(program)
 
     def _leaf(self, program: Program) -> Answers:
-        equality = program.equality()
-        if equality is not None and type(equality.value) is str and equality.path != ("multi",):
-            versions_matter = not equality.literal_first and self._columns.has_versions(equality.path)
-            if not versions_matter:
-                return self._equal(equality.path, equality.value)
         reads = program.reads
         if reads is None:
-            return self._each(program, range(self._columns.rows))
+            return self._each(program)
         if not reads:
-            row = int(np.argmin(self._failing()))
-            return np.full(self._columns.rows, _answer(program, self._columns.device(row)), dtype=np.int8)
-        representatives, groups = self._grouped(reads)
-        return self._each(program, representatives.tolist())[groups]
+            return np.full(self._columns.rows, _answer(program, DeviceInput.blank()), dtype=np.int8)
+        if len(reads) == 1:
+            (path,) = reads
+            return self._single(program, path, self._columns.column(path))
+        paths = sorted(reads)
+        columns = [self._columns.column(path) for path in paths]
+        representatives, groups = self._grouped(frozenset(reads), columns)
+        device = DeviceInput.blank()
+        places = [device.place(path) for path in paths]
+        values = [column.values for column in columns]
+        answers = bytearray()
+        for row in zip(*(column.codes[representatives].tolist() for column in columns), strict=True):
+            for place, of, code in zip(places, values, row, strict=True):
+                place(of[code])
+            answers.append(_answer(program, device))
+        return np.frombuffer(answers, dtype=np.int8)[groups]
 
-    def _equal(self, path: Path, text: str) -> Answers:
-        codes = self._columns.codes(path)
-        code = self._columns.code_of(path, text)
-        answers = np.zeros(len(codes), dtype=np.int8) if code is None else (codes == code).astype(np.int8)
-        if len(path) == 3:
-            answers[codes == 0] = ERROR
-        return answers
+    def _single(self, program: Program, path: Path, column: Column) -> Answers:
+        test = program.text_test()
+        texts = None if test is None else column.texts
+        if test is not None and texts is not None:
+            if test.wanted is not None:
+                return _of_bools(column.having(test.wanted) ^ test.negated)
+            return _of_bools(np.frombuffer(bytes(test.apply(texts)), dtype=np.bool_))
+        return _table(program, path, column.values)[column.codes]
 
-    def _grouped(self, reads: frozenset[Path]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _grouped(self, reads: frozenset[Path], columns: Sequence[Column]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self._groups.get(reads)
         if known is not None:
             return known
-        key = self._failing().astype(np.int64)
-        size = 2
+        key = np.zeros(self._columns.rows, dtype=np.int64)
+        size = 1
         representatives = np.zeros(0, dtype=np.intp)
-        for path in sorted(reads):
-            codes = self._columns.codes(path)
+        for column in columns:
+            codes = column.codes
             values = int(codes.max()) + 1
             # Renumbered each time, so that the product of many columns stays small.
             representatives, key = _distinct(key * values + codes, size * values)
@@ -138,9 +165,35 @@ class ColumnEvaluator:
         self._groups[reads] = representatives, groups
         return representatives, groups
 
-    def _each(self, program: Program, rows: Sequence[int]) -> Answers:
-        answers = (_answer(program, self._columns.device(row)) for row in rows)
-        return np.fromiter(answers, dtype=np.int8, count=len(rows))
+    def _each(self, program: Program) -> Answers:
+        answers = (_answer(program, self._columns.device(row)) for row in range(self._columns.rows))
+        return np.fromiter(answers, dtype=np.int8, count=self._columns.rows)
+
+
+def _of_bools(bools: NDArray[np.bool_]) -> Answers:
+    return bools.astype(np.int8) * np.int8(TRUE)
+
+
+def _table(program: Program, path: Path, values: Sequence[Any]) -> Answers:
+    """The answer for each of the values."""
+    device = DeviceInput.blank()
+    place = device.place(path)
+    answers = bytearray()
+    test = program.text_test()
+    if test is not None:
+        texts = [value for value in values if kind_of(value) is str]
+        of_texts = iter(test.apply(texts))
+        for value in values:
+            if kind_of(value) is str:
+                answers.append(TRUE if next(of_texts) else FALSE)
+            else:
+                place(value)
+                answers.append(_answer(program, device))
+        return np.frombuffer(answers, dtype=np.int8)
+    for value in values:
+        place(value)
+        answers.append(_answer(program, device))
+    return np.frombuffer(answers, dtype=np.int8)
 
 
 def _answer(program: Program, device: DeviceInput) -> int:
@@ -164,16 +217,29 @@ def _distinct(key: NDArray[np.int64], size: int) -> tuple[NDArray[np.intp], NDAr
     return representatives, table[key]
 
 
-_NOT: Final[Answers] = np.array([TRUE, FALSE, ERROR], dtype=np.int8)
+class ValueColumn:
+    """A column over a list of values, one per row."""
 
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._rows = values
+        self._texts = all(kind_of(value) is str for value in values)
+        interned: dict[Any, int] = {}
+        self.codes: Codes = np.fromiter(
+            (interned.setdefault(_identity(value), len(interned)) for value in values),
+            dtype=np.int32,
+            count=len(values),
+        )
+        firsts = dict(zip(reversed(self.codes.tolist()), reversed(values), strict=True))
+        self.values: list[Any] = [firsts[code] for code in range(len(interned))]
 
-def _combine(one: Answers, other: Answers, decides: int) -> Answers:
-    """``&&`` (decided by false) or ``||`` (decided by true) of three-valued vectors."""
-    result = np.maximum(one, other) if decides == FALSE else np.where((one == ERROR) | (other == ERROR), ERROR, one)
-    decided = (one == decides) | (other == decides)
-    if decides == FALSE:
-        return np.where(decided, np.int8(FALSE), result).astype(np.int8)
-    return np.where(decided, np.int8(TRUE), result).astype(np.int8)
+    @property
+    def texts(self) -> Sequence[str] | None:
+        """The values, if all are strings."""
+        return self._rows if self._texts else None
+
+    def having(self, texts: frozenset[str]) -> NDArray[np.bool_]:
+        """Rows that hold one of the strings."""
+        return np.fromiter((value in texts for value in self._rows), dtype=np.bool_, count=len(self._rows))
 
 
 class DeviceColumns:
@@ -181,7 +247,7 @@ class DeviceColumns:
 
     def __init__(self, devices: Sequence[DeviceInput]) -> None:
         self._devices = devices
-        self._columns: dict[Path, tuple[Codes, dict[Any, int], bool]] = {}
+        self._columns: dict[Path, ValueColumn] = {}
 
     @property
     def rows(self) -> int:
@@ -196,35 +262,12 @@ class DeviceColumns:
         """The device of a row."""
         return self._devices[row]
 
-    def codes(self, path: Path) -> Codes:
-        """One number per device."""
-        return self._column(path)[0]
-
-    def code_of(self, path: Path, text: str) -> int | None:
-        """The number of a string."""
-        return self._column(path)[1].get((str, text))
-
-    def has_versions(self, path: Path) -> bool:
-        """Whether some value is a version."""
-        return self._column(path)[2]
-
-    def _column(self, path: Path) -> tuple[Codes, dict[Any, int], bool]:
+    def column(self, path: Path) -> ValueColumn:
+        """What is at the path, for every device."""
         known = self._columns.get(path)
         if known is None:
-            known = self._columns[path] = self._build(path)
+            known = self._columns[path] = ValueColumn([_value(device, path) for device in self._devices])
         return known
-
-    def _build(self, path: Path) -> tuple[Codes, dict[Any, int], bool]:
-        interned: dict[Any, int] = {None: 0}
-        codes = np.zeros(len(self._devices), dtype=np.int32)
-        versions = False
-        for row, device in enumerate(self._devices):
-            value = _value(device, path)
-            if value is None:
-                continue
-            versions = versions or type(value) is Semver
-            codes[row] = interned.setdefault(_identity(value), len(interned))
-        return codes, interned, versions
 
 
 def _value(device: DeviceInput, path: Path) -> Any:
@@ -234,9 +277,9 @@ def _value(device: DeviceInput, path: Path) -> Any:
         case ("multi",):
             return device.multi
         case ("attributes", domain, name):
-            return device.attributes[domain].get(name)
+            return device.attributes[domain].get(name, ABSENT)
         case ("capacity", domain, name):
-            return device.capacity[domain].get(name)
+            return device.capacity[domain].get(name, ABSENT)
         case _:
             raise ValueError(f"{path} is no column")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from drakkar.api.errors import ParseError
@@ -10,7 +10,7 @@ from drakkar.api.quantity import Quantity
 from drakkar.api.resource.v1 import Device, DeviceAttribute
 from drakkar.api.semver import Semver
 from drakkar.cel.errors import EvaluationError
-from drakkar.cel.values import DomainMap
+from drakkar.cel.values import ABSENT, DomainMap
 
 _T = TypeVar("_T")
 
@@ -51,6 +51,31 @@ class DeviceInput:
                 self.capacity[domain][ident] = Quantity.parse(capacity.value)
             except ParseError as error:
                 self.error = f"capacity {name}: {error}"
+
+    @classmethod
+    def blank(cls) -> DeviceInput:
+        """A device without anything, to be filled by :meth:`place`."""
+        return cls("", Device())
+
+    def place(self, path: tuple[str, ...]) -> Callable[[Any], None]:
+        """How to put a value (or :data:`~drakkar.cel.values.ABSENT`) where expressions read it.
+
+        ``path`` is one of those in :attr:`Program.reads <drakkar.cel.program.Program.reads>`. A program that reads
+        nothing else cannot tell this device from a real one.
+        """
+        if len(path) != 3:
+            field = "driver" if path == ("driver",) else "multi"
+            return lambda value: setattr(self, field, value)
+        kind, domain, name = path
+        inner = (self.attributes if kind == "attributes" else self.capacity).setdefault(domain, {})
+
+        def put(value: Any) -> None:
+            if value is ABSENT:
+                inner.pop(name, None)
+            else:
+                inner[name] = value
+
+        return put
 
     def failure(self) -> EvaluationError | None:
         """The error that every expression meets on this device, if any."""

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from drakkar.api.features import Features
 from drakkar.api.semver import Semver
 from drakkar.cel import closures, types
-from drakkar.cel.access import ROOT as ROOT_PATHS
-from drakkar.cel.access import Path, path_of, reads
+from drakkar.cel.access import reads
 from drakkar.cel.checker import Environment, check
 from drakkar.cel.cost import bound, estimate
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import CompileError, EvaluationError, Issue
 from drakkar.cel.folding import Constants, FoldError, fold
 from drakkar.cel.parser import Source, parse
-from drakkar.cel.syntax import Call, Literal, Node
+from drakkar.cel.syntax import Call, Node
+from drakkar.cel.texttests import TextTest, text_test
 from drakkar.cel.tracked import Meter, run
 from drakkar.cel.types import Type
 from drakkar.cel.validators import validate
@@ -38,17 +37,8 @@ _HEADROOM: Final = 100
 ALL: Final = Features.drakkar()
 
 
-@dataclass(frozen=True, slots=True)
-class Equality:
-    """``path == value`` or, with ``literal_first``, ``value == path``."""
-
-    path: Path
-    value: str | int | float | bool
-    literal_first: bool
-
-
 class Program:
-    """A compiled expression. Immutable; may be used from several threads.
+    """A compiled expression. Immutable but for what it remembers; may be used from several threads.
 
     ``output_type`` is the name of the static type, ``reads`` what it looks at (None: the whole device).
     """
@@ -59,6 +49,7 @@ class Program:
         "_constants",
         "_max_cost",
         "_node",
+        "_parts",
         "_source",
         "_tracked",
         "output_type",
@@ -73,6 +64,7 @@ class Program:
         self._constants = constants
         self.output_type = node.type.output_name
         self._max_cost: int | None = None
+        self._parts: tuple[Program, ...] | None = None
         self.reads = reads(node)
         self._closure, slots = closures.build(node, constants)
         self._blank = (None,) * (slots - 1)
@@ -150,11 +142,6 @@ class Program:
         except EvaluationError as error:
             return None, self._placed(error), meter.cost
 
-    def conjuncts(self) -> tuple[Program, ...]:
-        """The programs that a top-level ``&&`` joins, from left to right; the program itself without one."""
-        operator, parts = self.operands("_&&_")
-        return parts if operator else (self,)
-
     def operands(self, *operators: str) -> tuple[str, tuple[Program, ...]]:
         """The outermost operator, if it is one of ``_&&_``, ``_||_`` and ``!_``, and the programs it joins.
 
@@ -164,22 +151,15 @@ class Program:
         node = self._node
         if self._tracked is not None or not isinstance(node, Call) or node.function not in (operators or _LOGIC):
             return "", ()
-        parts: list[Node] = []
-        _split(node, node.function, parts)
-        return node.function, tuple(Program(self._source, part, self._constants, counted=False) for part in parts)
+        if self._parts is None:
+            parts: list[Node] = []
+            _split(node, node.function, parts)
+            self._parts = tuple(Program(self._source, part, self._constants, counted=False) for part in parts)
+        return node.function, self._parts
 
-    def equality(self) -> Equality | None:
-        """What the program compares, when it is one path compared with one constant by ``==``."""
-        node = self._node
-        if not isinstance(node, Call) or node.function != "_==_":
-            return None
-        for first, second, literal_first in ((node.args[0], node.args[1], False), (node.args[1], node.args[0], True)):
-            path = path_of(first, ROOT_PATHS)
-            if path is None or not (len(path) == 3 or path[0] in ("driver", "multi")):
-                continue
-            if isinstance(second, Literal) and isinstance(second.value, str | int | float):
-                return Equality(path, second.value, literal_first)
-        return None
+    def text_test(self) -> TextTest | None:
+        """What the program asks of a string, when it reads one thing and asks for no more than that."""
+        return None if self._tracked is not None else text_test(self._node, self._constants)
 
 
 def _too_deep() -> EvaluationError:

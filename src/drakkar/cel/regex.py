@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -42,6 +43,12 @@ def _pattern(pattern: str) -> Any:
 def search(pattern: str, text: str) -> Any:
     """First match anywhere in ``text``, or None."""
     return _pattern(pattern).search(text)
+
+
+def searcher(pattern: str) -> Callable[[str], Any]:
+    """A function that finds the first match in a text; raises :class:`EvaluationError` for a bad pattern."""
+    search_in = _pattern(pattern).search
+    return lambda text: search_in(text)
 
 
 def find_all(pattern: str, text: str, limit: int) -> list[str]:

@@ -65,6 +65,9 @@ class Optional:
 
 NONE: Final = Optional(False)
 
+#: Stands for a value that is not there, where values are listed.
+ABSENT: Final = object()
+
 
 class TypeValue:
     """The type of a value, as ``type(x)`` returns it."""

@@ -1,24 +1,85 @@
 """Selectors over many rows at once, with numpy; loaded only for large fleets.
 
-The codes of the selector table become the columns of :mod:`drakkar.cel.columns`: comparisons of
-an attribute with a text are comparisons of numbers, even where every device has its own value.
+The columns of the selector table become those of :mod:`drakkar.cel.columns`: comparisons of an
+attribute with texts are comparisons of a whole column, even where every device has its own value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drakkar.cel.access import Path
-from drakkar.cel.columns import ColumnEvaluator
+from drakkar.cel.columns import ERROR, FALSE, TRUE, ColumnEvaluator
 from drakkar.cel.program import Program
 
 if TYPE_CHECKING:
     from drakkar.inventory.selection import Column, SelectorTable
 
 _DAMAGED: Final = ("damaged",)
+
+
+class FleetColumn:
+    """A column of the selector table from some row on."""
+
+    def __init__(self, column: Column, start: int) -> None:
+        self._column = column
+        self._start = start
+        self._codes: NDArray[np.int32] | None = None
+        self._values: list[Any] | None = None
+        self._hashes: NDArray[np.int64] | None = None
+        self._asked = 0
+        self._varied: bool | None = None
+        self._rows = column.raw[start:] if start else column.raw
+
+    @property
+    def texts(self) -> Sequence[str] | None:
+        """The strings of all rows, if there is nothing else in the column and few of them repeat."""
+        if self._varied is None:
+            sample = self._column.raw[self._start : self._start + _SAMPLE] if self._column.texts else []
+            self._varied = 2 * len(set(sample)) > len(sample)
+        return self._rows if self._varied else None
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """One number per row."""
+        if self._codes is None:
+            # A copy, because an array that lends its memory cannot grow.
+            self._codes = np.frombuffer(self._column.codes, dtype=np.int32)[self._start :].copy()
+        return self._codes
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Values by number."""
+        if self._values is None:
+            self._values = self._column.values()
+        return self._values
+
+    def having(self, texts: frozenset[str]) -> NDArray[np.bool_]:
+        """Rows that hold one of the strings. Numbers are made of the strings when this is asked again."""
+        rows = self._rows
+        self._asked += 1
+        if self._asked == 1 or len(texts) > _FEW:
+            return np.frombuffer(bytes([row in texts for row in rows]), dtype=np.bool_)
+        if self._hashes is None:
+            self._hashes = np.fromiter(map(hash, rows), dtype=np.int64, count=len(rows))
+        found = np.zeros(len(rows), dtype=np.bool_)
+        for text in texts:
+            for row in np.flatnonzero(self._hashes == hash(text)).tolist():
+                found[row] = rows[row] == text
+        return found
+
+
+#: Answers of the evaluator in the words of the selector table.
+_WORDS: Final = bytes(range(256)).translate(bytes.maketrans(bytes((FALSE, TRUE, ERROR)), bytes((1, 2, 3))))
+
+#: More strings than this are faster looked up in a set than compared one by one.
+_FEW: Final = 16
+#: So many rows tell whether the values of a column repeat.
+_SAMPLE: Final = 512
 
 
 class Fleet:
@@ -28,7 +89,7 @@ class Fleet:
         self._table = table
         self.start = start
         self.end = len(table.rows)
-        self._codes: dict[Path, NDArray[np.int32]] = {}
+        self._columns: dict[Path, FleetColumn] = {}
         self._evaluator = ColumnEvaluator(self)
 
     @property
@@ -36,31 +97,18 @@ class Fleet:
         """How many devices there are."""
         return self.end - self.start
 
-    def codes(self, path: Path) -> NDArray[np.int32]:
-        """One number per device for the value at ``path``."""
-        known = self._codes.get(path)
+    def column(self, path: Path) -> FleetColumn:
+        """What is at the path, for every device."""
+        known = self._columns.get(path)
         if known is None:
-            # A copy, because an array that lends its memory cannot grow.
-            codes = self._column(path).codes
-            known = self._codes[path] = np.frombuffer(codes, dtype=np.int32)[self.start :].copy()
+            column = self._table.column(path)
+            column.extend(self._table)
+            known = self._columns[path] = FleetColumn(column, self.start)
         return known
-
-    def _column(self, path: Path) -> Column:
-        column = self._table.column(path)
-        column.extend(self._table.rows)
-        return column
-
-    def code_of(self, path: Path, text: str) -> int | None:
-        """The number of a string in the column."""
-        return self._column(path).interned.get(text)
-
-    def has_versions(self, path: Path) -> bool:
-        """Whether some value in the column is a version."""
-        return path[0] == "attributes" and self._column(path).versions
 
     def failing(self) -> NDArray[np.bool_]:
         """Devices on which every expression fails."""
-        return self.codes(_DAMAGED) != 0
+        return self.column(_DAMAGED).codes != 0
 
     def device(self, row: int) -> Any:
         """The device of a row."""
@@ -68,4 +116,4 @@ class Fleet:
 
     def answers(self, program: Program) -> bytes:
         """NO, YES or ERROR (as in :mod:`drakkar.inventory.selection`) per row."""
-        return (self._evaluator.evaluate(program) + 1).astype(np.uint8).tobytes()
+        return self._evaluator.evaluate(program).tobytes().translate(_WORDS)

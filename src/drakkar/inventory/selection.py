@@ -15,14 +15,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from drakkar.api.errors import ParseError
 from drakkar.api.quantity import Quantity
-from drakkar.api.resource.v1 import DeviceAttribute
+from drakkar.api.resource.v1 import DeviceAttribute, DeviceCapacity
 from drakkar.api.semver import Semver
 from drakkar.inventory.devices import DeviceRecord, SliceRecord
 from drakkar.inventory.pools import Base, Pool
+
+if TYPE_CHECKING:
+    from drakkar.cel.program import Program as CompiledProgram
 
 #: New rows from which on they are asked about all together, which needs numpy.
 _MANY: Final = 4096
@@ -70,104 +74,192 @@ class Cel(Protocol):
         ...
 
 
-class _Interned(dict[Any, int]):
-    """Value → number; a value that is new gets the next one."""
-
-    def __missing__(self, value: Any) -> int:
-        self[value] = number = len(self)
-        return number
-
-
 class Column:
-    """Numbers that stand for values; 0 is absent."""
+    """What some read finds on every row: raw values, and numbers for them when they are asked for.
 
-    __slots__ = ("codes", "interned", "read", "versions")
+    A raw value is a string or an int as it is, None where there is nothing, else a tuple that begins with the field
+    of the attribute. ``texts`` says whether all are strings.
+    """
+
+    __slots__ = ("_codes", "_distinct", "_interned", "raw", "read", "texts")
 
     def __init__(self, read: Read) -> None:
         self.read = read
-        self.codes: array[int] = array("i")
-        self.interned: dict[Any, int] = _Interned({None: 0})
-        #: Whether some attribute in the column is a version.
-        self.versions = False
+        self.raw: list[Any] = []
+        self.texts = read[0] in ("attributes", "driver")
+        self._codes: array[int] = array("i")
+        self._interned: dict[Any, int] = {None: 0}
+        #: The values by number.
+        self._distinct: list[Any] = [None]
 
-    def extend(self, rows: list[DeviceRecord]) -> None:
+    def extend(self, table: SelectorTable) -> None:
         """Adds the rows behind those that the column has."""
-        start = len(self.codes)
-        if start == len(rows):
+        start = len(self.raw)
+        if start == len(table.rows):
             return
-        known = len(self.interned)
-        values = _READERS[self.read[0]](rows[start:] if start else rows, self.read)
-        self.codes.extend(map(self.interned.__getitem__, values))
-        if self.read[0] == "attributes" and not self.versions and len(self.interned) > known:
-            fresh = list(self.interned)[known:]
-            self.versions = any(type(value) is tuple and value[_VERSION] is not None for value in fresh)
+        values, texts = _READERS[self.read[0]](table, start, self.read)
+        self.raw += values
+        self.texts = self.texts and texts
+
+    @property
+    def codes(self) -> array[int]:
+        """One number per row; equal values have equal ones, 0 is nothing."""
+        start = len(self._codes)
+        if start < len(self.raw):
+            fresh = self.raw[start:] if start else self.raw
+            # Numbers are dealt out in one go, which is faster than one by one.
+            known = self._interned
+            new = [value for value in dict.fromkeys(fresh) if value not in known]
+            known.update(zip(new, range(len(known), len(known) + len(new)), strict=True))
+            self._distinct += new
+            self._codes.extend(map(known.__getitem__, fresh))
+        return self._codes
+
+    def values(self) -> list[Any]:
+        """By number, the values as expressions see them; :data:`drakkar.cel.values.ABSENT` for nothing."""
+        known = len(self._interned) if self.codes else 1
+        return [self.value(code) for code in range(known)]
+
+    def value(self, code: int) -> Any:
+        """The value that has the number, as expressions see it."""
+        raw = self._distinct[code]
+        return raw if type(raw) is str and self.read[0] != "capacity" else _decoded(self.read[0], raw)
 
 
-def _drivers(rows: list[DeviceRecord], _read: Read) -> list[Any]:
-    return [row.slice.driver for row in rows]
+def _decoded(kind: str, raw: Any) -> Any:
+    from drakkar.cel.values import ABSENT
+
+    if kind == "multi":
+        return raw is True
+    if raw is None:
+        return ABSENT
+    if kind == "capacity":
+        return _parsed(Quantity.parse, raw)
+    if type(raw) is not tuple:
+        return raw
+    field, value = cast("tuple[str, Any]", raw)
+    if field == "version":
+        return _parsed(Semver.parse, value)
+    if field == "versions":
+        return [_parsed(Semver.parse, version) for version in value]
+    return value if field == "bool" else list(value)
 
 
-def _multi(rows: list[DeviceRecord], _read: Read) -> list[Any]:
-    return [row.device.allowMultipleAllocations for row in rows]
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    from drakkar.cel.values import ABSENT
+
+    try:
+        return parse(text)
+    except ParseError:
+        # Only on devices on which every expression fails anyway.
+        return ABSENT
 
 
-def _attributes(rows: list[DeviceRecord], read: Read) -> list[Any]:
-    """A string stands for itself, any other value for all fields of its attribute."""
+# What a column is filled from. The common case, the same kind of value on all rows, takes no step per row in Python.
+
+Filled = tuple[list[Any], bool]
+#: ``dict.get`` and ``dict.values``, for maps of maps.
+_GET: Final = cast("Callable[..., Any]", dict[str, Any].get)
+_VALUES: Final = cast("Callable[[Any], Iterable[Any]]", dict[str, Any].values)
+_NO_ATTRIBUTES: Final[dict[str, DeviceAttribute]] = {}
+_NO_CAPACITIES: Final[dict[str, DeviceCapacity]] = {}
+_NO_ATTRIBUTE: Final = DeviceAttribute()
+_NO_CAPACITY: Final = DeviceCapacity(value="")
+
+
+def _drivers(table: SelectorTable, start: int, _read: Read) -> Filled:
+    return table.drivers[start:], True
+
+
+def _multi(table: SelectorTable, start: int, _read: Read) -> Filled:
+    return [True if row.multi else None for row in table.rows[start:]], False
+
+
+def _found(table: SelectorTable, start: int, read: Read, maps: list[Any], nothing: Any) -> list[Any]:
+    """What each row has under a name: spelled with its domain or, in the domain of its driver, without."""
     _, domain, name = read
-    qualified = f"{domain}/{name}"
-    values: list[Any] = []
-    for row in rows:
-        attributes = row.device.attributes
-        found: DeviceAttribute | None = None
-        if attributes:
-            found = attributes.get(qualified)
-            if found is None and row.slice.driver == domain:
-                found = attributes.get(name)
-        if found is None:
-            values.append(None)
-        elif found.string is not None:
-            values.append(found.string)
-        else:
-            values.append(_fields(found))
-    return values
+    maps = maps[start:] if start else maps
+    qualified = list(map(_GET, maps, repeat(f"{domain}/{name}")))
+    if domain not in table.domains:
+        return [nothing if one is None else one for one in qualified]
+    if len(table.domains) == 1:
+        bare = list(map(_GET, maps, repeat(name), repeat(nothing)))
+    else:
+        drivers = table.drivers[start:]
+        bare = [one.get(name, nothing) if of == domain else nothing for one, of in zip(maps, drivers, strict=True)]
+    if not any(qualified):
+        return bare
+    return [short if long is None else long for long, short in zip(qualified, bare, strict=True)]
 
 
-#: Place of the version in what stands for an attribute.
-_VERSION: Final = 2
+def _attributes(table: SelectorTable, start: int, read: Read) -> Filled:
+    found: list[DeviceAttribute] = _found(table, start, read, table.attributes(), _NO_ATTRIBUTE)
+    texts = [one.string for one in found]
+    missing = texts.count(None)
+    if not missing:
+        return texts, True
+    if missing == len(texts):
+        versions = [one.version for one in found]
+        if not versions.count(None):
+            shared = {version: ("version", version) for version in dict.fromkeys(versions)}
+            return [shared[version] for version in versions], False
+        numbers = [one.int for one in found]
+        if not numbers.count(None):
+            return numbers, False
+    return [_raw(one) if text is None else text for text, one in zip(texts, found, strict=True)], False
 
 
-def _fields(found: DeviceAttribute) -> tuple[Any, ...]:
-    return (
-        found.int,
-        found.bool,
-        found.version,
-        None if found.strings is None else tuple(found.strings),
-        None if found.ints is None else tuple(found.ints),
-        None if found.bools is None else tuple(found.bools),
-        None if found.versions is None else tuple(found.versions),
-    )
+_TRUE: Final = ("bool", True)
+_FALSE: Final = ("bool", False)
 
 
-def _capacities(rows: list[DeviceRecord], read: Read) -> list[Any]:
-    _, domain, name = read
-    qualified = f"{domain}/{name}"
-    values: list[Any] = []
-    for row in rows:
-        capacity = row.device.capacity
-        found = None
-        if capacity:
-            found = capacity.get(qualified)
-            if found is None and row.slice.driver == domain:
-                found = capacity.get(name)
-        values.append(None if found is None else found.value)
-    return values
+def _raw(found: DeviceAttribute) -> Any:
+    if found is _NO_ATTRIBUTE:
+        return None
+    if found.int is not None:
+        return found.int
+    if found.bool is not None:
+        return _TRUE if found.bool else _FALSE
+    if found.version is not None:
+        return ("version", found.version)
+    for field in ("ints", "bools", "strings", "versions"):
+        values = cast("list[Any] | None", getattr(found, field))
+        if values is not None:
+            return (field, tuple(values))
+    return None
 
 
-def _damaged(rows: list[DeviceRecord], _read: Read) -> list[Any]:
-    return [row if is_damaged(row) else None for row in rows]
+def _capacities(table: SelectorTable, start: int, read: Read) -> Filled:
+    found: list[DeviceCapacity] = _found(table, start, read, table.capacities(), _NO_CAPACITY)
+    return [None if one is _NO_CAPACITY else one.value for one in found], False
 
 
-_READERS: Final[dict[str, Callable[[list[DeviceRecord], Read], list[Any]]]] = {
+def _damaged(table: SelectorTable, start: int, _read: Read) -> Filled:
+    if not _suspicious(table, start):
+        return [None] * (len(table.rows) - start), False
+    return [row if is_damaged(row) else None for row in table.rows[start:]], False
+
+
+def _suspicious(table: SelectorTable, start: int) -> bool:
+    """Whether some device of the rows may be damaged; a look at all attributes that does not stop at each device."""
+    attributes = chain.from_iterable(map(_VALUES, table.attributes()[start:]))
+    odd: list[DeviceAttribute] = [
+        one for one in attributes if one.string is None and one.int is None and one.bool is None
+    ]
+    versions: set[str] = set()
+    for one in odd:
+        if one.version is not None:
+            versions.add(one.version)
+        elif one.versions is not None:
+            versions.update(one.versions)
+        elif one == _VALUELESS:
+            return True
+    capacities = chain.from_iterable(map(_VALUES, table.capacities()[start:]))
+    amounts: set[str] = {one.value for one in capacities}
+    return not (all(map(_is_version, versions)) and all(map(_is_quantity, amounts)))
+
+
+_READERS: Final[dict[str, Callable[[SelectorTable, int, Read], Filled]]] = {
     "driver": _drivers,
     "multi": _multi,
     "attributes": _attributes,
@@ -189,12 +281,18 @@ def is_damaged(row: DeviceRecord) -> bool:
             versions = (attribute.version,)
         elif attribute == _VALUELESS:
             return True
-        for version in versions:
-            try:
-                Semver.parse(version)
-            except ParseError:
-                return True
+        if not all(map(_is_version, versions)):
+            return True
     return bool(device.capacity) and not all(_is_quantity(capacity.value) for capacity in device.capacity.values())
+
+
+@lru_cache(maxsize=4096)
+def _is_version(text: str) -> bool:
+    try:
+        Semver.parse(text)
+    except ParseError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=4096)
@@ -209,7 +307,7 @@ def _is_quantity(text: str) -> bool:
 class Selector:
     """One expression and what it says about every device asked so far."""
 
-    __slots__ = ("_columns", "_errors", "_memo", "fault", "program", "results", "text")
+    __slots__ = ("_columns", "_errors", "_memo", "_probe", "fault", "program", "results", "text")
 
     def __init__(self, text: str, table: SelectorTable) -> None:
         self.text = text
@@ -227,37 +325,49 @@ class Selector:
         #: The errors among them, because some expressions take long to fail.
         self._errors: dict[Any, Exception] = {}
         self._columns: list[Column] | None = None
+        self._probe: _Probe | None = None
         if self.program is not None and self.program.reads is not None:
             reads = sorted((tuple(read) for read in self.program.reads), key=str)
             self._columns = [table.column(read) for read in (*reads, _DAMAGED)]
 
-    def extend(self, rows: list[DeviceRecord], table: SelectorTable) -> None:
+    def extend(self, table: SelectorTable) -> None:
         """Asks about rows that are new since the last time."""
+        rows = table.rows
         start = len(self.results)
         if self.program is None:
             self.results.extend(bytes((ERROR,)) * (len(rows) - start))
-            return
-        if self._columns is None:
-            for row in rows[start:]:
-                answer = self._evaluate(row, table)
-                self.results.append(ERROR if isinstance(answer, Exception) else YES if answer else NO)
             return
         if len(rows) - start >= _MANY:
             together = table.together(self.program, start)
             if together is not None:
                 self.results.extend(together)
                 return
+        if self._columns is None:
+            for row in rows[start:]:
+                answer = self._evaluate(row, table)
+                self.results.append(ERROR if isinstance(answer, Exception) else YES if answer else NO)
+            return
         for column in self._columns:
-            column.extend(rows)
+            column.extend(table)
         memo = self._memo
         keys = list(zip(*(column.codes[start:] for column in self._columns), strict=True))
         for offset, key in enumerate(keys):
             if key not in memo:
-                answer = self._evaluate(rows[start + offset], table)
+                answer = self._of_values(key, rows[start + offset], table)
                 memo[key] = ERROR if isinstance(answer, Exception) else YES if answer else NO
                 if isinstance(answer, Exception):
                     self._errors[key] = answer.with_traceback(None)
         self.results.extend([memo[key] for key in keys])
+
+    def _of_values(self, key: tuple[int, ...], row: DeviceRecord, table: SelectorTable) -> bool | Exception:
+        """The answer for devices with these numbers, of which ``row`` is one."""
+        from drakkar.cel.program import Program as Compiled
+
+        if key[-1] or self._columns is None or not isinstance(self.program, Compiled):
+            return self._evaluate(row, table)
+        if self._probe is None:
+            self._probe = _Probe(self.program, self._columns[:-1])
+        return self._probe.answer(key)
 
     def ask(self, row: DeviceRecord, table: SelectorTable) -> bool | Exception:
         """The answer for one device, or the error that the expression ends in."""
@@ -266,7 +376,7 @@ class Selector:
             if self.results[number] != ERROR:
                 return self.results[number] == YES
             for column in self._columns:
-                column.extend(table.rows)
+                column.extend(table)
             key = tuple(column.codes[number] for column in self._columns)
             known = self._errors.get(key)
             if known is None:
@@ -288,6 +398,31 @@ class Selector:
             return error
 
 
+class _Probe:
+    """A device that holds only what an expression reads; it is changed for every question."""
+
+    __slots__ = ("_columns", "_device", "_places", "_program")
+
+    def __init__(self, program: CompiledProgram, columns: list[Column]) -> None:
+        from drakkar.cel.device import DeviceInput
+
+        self._program = program
+        self._columns = columns
+        self._device = DeviceInput.blank()
+        self._places = [self._device.place(column.read) for column in columns]
+
+    def answer(self, key: tuple[int, ...]) -> bool | Exception:
+        """What the expression says about the values with these numbers."""
+        for place, column, code in zip(self._places, self._columns, key, strict=False):
+            place(column.value(code))
+        try:
+            return self._program.evaluate(self._device)
+        except Exception as error:
+            if not is_cel_error(error):
+                raise
+            return error
+
+
 def is_cel_error(error: Exception) -> bool:
     """Whether an exception is the expression's own error and no defect of ours."""
     from drakkar.api.errors import DrakkarError
@@ -301,6 +436,11 @@ class SelectorTable:
     def __init__(self, cel: Cel, limit: int = 1024) -> None:
         self.cel = cel
         self.rows: list[DeviceRecord] = []
+        #: Driver of each row, and all drivers there are.
+        self.drivers: list[str] = []
+        self.domains: set[str] = set()
+        self._attributes: list[dict[str, DeviceAttribute]] = []
+        self._capacities: list[dict[str, DeviceCapacity]] = []
         #: Slice → row of its first device; the others follow.
         self._first: dict[SliceRecord, int] = {}
         self._columns: dict[Read, Column] = {}
@@ -370,7 +510,23 @@ class SelectorTable:
         if first is None:
             first = self._first[record] = len(self.rows)
             self.rows += record.devices
+            self.drivers += [record.driver] * len(record.devices)
+            self.domains.add(record.driver)
         return first
+
+    def attributes(self) -> list[dict[str, DeviceAttribute]]:
+        """The attributes of each row, as published."""
+        fresh = self.rows[len(self._attributes) :]
+        if fresh:
+            self._attributes += [row.device.attributes or _NO_ATTRIBUTES for row in fresh]
+        return self._attributes
+
+    def capacities(self) -> list[dict[str, DeviceCapacity]]:
+        """The capacity of each row, as published."""
+        fresh = self.rows[len(self._capacities) :]
+        if fresh:
+            self._capacities += [row.device.capacity or _NO_CAPACITIES for row in fresh]
+        return self._capacities
 
     def row_of(self, record: DeviceRecord) -> int | None:
         """Row of a device, if its slice was entered."""
@@ -393,7 +549,7 @@ class SelectorTable:
             row = self.enter(member)
             end = row + len(member.devices)
             if len(selector.results) < end:
-                selector.extend(self.rows, self)
+                selector.extend(self)
             parts.append(selector.results[row:end])
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
@@ -407,8 +563,8 @@ class SelectorTable:
                 continue
             row = self.enter(member)
             end = row + len(member.devices)
-            if len(column.codes) < end:
-                column.extend(self.rows)
+            if len(column.raw) < end:
+                column.extend(self)
             parts.append(column.codes[row:end].tobytes())
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
