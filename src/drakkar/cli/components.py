@@ -53,9 +53,3 @@ def controllers(args: argparse.Namespace) -> int:
         args, "controllers", lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run()
     )
 
-
-def driver(args: argparse.Namespace) -> int:
-    """Run a driver by name."""
-    from drakkar.drivers.tpu import TpuDriver
-
-    return _forever(args, f"driver {args.name}", lambda client: TpuDriver(client, SystemClock()).run())

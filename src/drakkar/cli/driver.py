@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import importlib
 import os
 import shlex
 import sys
@@ -16,10 +18,20 @@ from typing import TYPE_CHECKING
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import NODE
 from drakkar.cli.logs import configure
+from drakkar.cli.target import kubeconfig_of
 from drakkar.client import Client, kubeconfig
 
 if TYPE_CHECKING:
     from drakkar.driver.check import Report
+
+
+def run(args: argparse.Namespace) -> int:
+    """Hand over to the driver's own command line."""
+    if not kubeconfig.runs_in_pod() and not os.environ.get("KUBECONFIG"):
+        # The pod's account, or what the user names, comes first; else what every command of ours takes.
+        with contextlib.suppress(UsageError):
+            os.environ["KUBECONFIG"] = str(kubeconfig_of(argparse.Namespace(kubeconfig=None)))
+    return importlib.import_module(f"drakkar.drivers.{args.name}.command").main(args.arguments)
 
 
 def check(args: argparse.Namespace) -> int:

@@ -331,11 +331,22 @@ def _components(commands: _Sub) -> None:
     command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
     command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
     _target(command)
-    driver = _command(commands, "driver", "components:driver", "device drivers")
+    driver = _command(commands, "driver", "driver:run", "device drivers: run one, write one, check one")
     actions = driver.add_subparsers(title="actions", required=True, metavar="ACTION")
-    action = _command(actions, "run", "components:driver", "run a driver against any API server")
-    action.add_argument("name", choices=("tpu",), metavar="NAME", help="tpu: multi-host TPU slices")
-    _target(action)
+    action = _command(
+        actions,
+        "run",
+        "driver:run",
+        "run one of our drivers against any API server",
+        """\
+drivers:
+  tpu          multi-host TPU slices, one controller for the cluster
+  example      no hardware: a profile per way to model devices
+
+`drakkar driver run NAME --help` tells the flags of a driver.""",
+    )
+    action.add_argument("name", choices=("tpu", "example"), metavar="NAME", help="which driver")
+    action.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="flags of the driver")
     action = _command(
         actions,
         "new",

@@ -98,7 +98,7 @@ def load(path: str | Path | None = None, context: str | None = None) -> Config:
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Config:
     """The configuration of a program that runs in a pod; raises EnvironmentProblem elsewhere."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not (folder / "token").exists():
+    if not host or not runs_in_pod(folder):
         raise EnvironmentProblem(
             "not running in a pod with a service account (KUBERNETES_SERVICE_HOST or its token is missing); "
             "name a kubeconfig by --kubeconfig"
@@ -110,6 +110,11 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Config:
         ca=(folder / "ca.crt").read_bytes() if (folder / "ca.crt").exists() else None,
         token=TokenFile(folder / "token"),
     )
+
+
+def runs_in_pod(folder: Path = SERVICE_ACCOUNT) -> bool:
+    """Whether this program runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (folder / "token").exists()
 
 
 class TokenFile:

@@ -40,6 +40,6 @@ __all__ = [
 
 def main(driver: Driver, argv: list[str] | None = None) -> int:
     """Run a driver until SIGTERM or Ctrl-C; returns the exit code. Needs the extra `node`."""
-    from drakkar.driver.command import main as run  # grpcio is optional, describing devices does not need it
+    from drakkar.driver.command import main as run  # A client of the API is more than describing devices needs.
 
     return run(driver, argv)

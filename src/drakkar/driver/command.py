@@ -13,17 +13,21 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from drakkar.api.errors import DrakkarError
+from drakkar.api.errors import DrakkarError, EnvironmentProblem
 from drakkar.client import Client, Election, kubeconfig
 from drakkar.client.clock import SystemClock
 from drakkar.driver.driver import Driver
 from drakkar.driver.publication import Publication
-from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.driver.settings import NodeSettings
 
 logger = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+#: What a program does with its client and arguments, until it is cancelled.
+Work = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
 def add_node_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +73,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def node_settings(args: argparse.Namespace) -> NodeSettings | None:
-    """What the flags of :func:`add_node_arguments` say; None: no node. Raises DrakkarError when the node has no name."""
+    """What the flags of :func:`add_node_arguments` say; None: no node. Raises DrakkarError without a name."""
     if args.cluster:
         return None
     if not args.node_name:
@@ -84,51 +88,84 @@ def node_settings(args: argparse.Namespace) -> NodeSettings | None:
     )
 
 
-def main(driver: Driver, argv: Sequence[str] | None = None) -> int:
-    """Run a driver until SIGTERM or Ctrl-C; returns the exit code."""
-    parser = argparse.ArgumentParser(description=f"DRA driver {driver.name}")
-    add_node_arguments(parser)
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which API server."""
     parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, else the pod's service account")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def client_of(args: argparse.Namespace, name: str) -> Client:
+    """A client for the flags of :func:`add_target_arguments`. Raises DrakkarError."""
+    file = args.kubeconfig or os.environ.get("KUBECONFIG")
+    config = kubeconfig.load(file, args.context) if file else kubeconfig.in_cluster()
+    return Client(config.transport(user_agent=name))
+
+
+def run_command(parser: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None) -> int:
+    """Parse, log to standard error, do `work` until it ends or SIGTERM or Ctrl-C comes; returns the exit code."""
+    add_target_arguments(parser)
     args = parser.parse_args(argv)
     logging.basicConfig(level=os.environ.get("DRAKKAR_LOG", "INFO").upper(), stream=sys.stderr, format=LOG_FORMAT)
     try:
-        settings = node_settings(args)
-        file = args.kubeconfig or os.environ.get("KUBECONFIG")
-        config = kubeconfig.load(file) if file else kubeconfig.in_cluster()
-        asyncio.run(serve(driver, Client(config.transport(user_agent=driver.name)), settings))
+        asyncio.run(_until_stopped(args, parser.prog, work))
     except (DrakkarError, OSError) as error:
-        print(f"{driver.name}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+def main(driver: Driver, argv: Sequence[str] | None = None) -> int:
+    """Run a driver until SIGTERM or Ctrl-C; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=driver.name, description=f"DRA driver {driver.name}")
+    add_node_arguments(parser)
+    return run_command(parser, lambda client, args: serve(driver, client, args), argv)
 
 
-async def serve(driver: Driver, client: Client, settings: NodeSettings | None) -> None:
-    """Run a driver until SIGTERM or SIGINT, on a node, or (None) for devices that belong to none; closes the client."""
-    loop = asyncio.get_running_loop()
-    if settings is None:
-        work = asyncio.ensure_future(_publish_for_cluster(driver, client))
+async def serve(driver: Driver, client: Client, args: argparse.Namespace) -> None:
+    """Run a driver as the flags of :func:`add_node_arguments` say: on a node, or for devices that belong to none."""
+    settings = node_settings(args)
+    if settings is not None:
+        try:
+            from drakkar.driver.service import DriverService  # grpcio is optional
+        except ImportError as error:
+            raise EnvironmentProblem(f"{error}; serving a node needs the extra: pip install 'drakkar[node]'") from error
+        await DriverService(driver, client, SystemClock(), settings).run()
     else:
-        work = asyncio.ensure_future(DriverService(driver, client, SystemClock(), settings).run())
+        await lead(driver.name, client, lambda: _publish_for_cluster(driver, client))
+
+
+async def lead(name: str, client: Client, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` in one of several replicas."""
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    await Election(client, SystemClock(), name, identity).run(work)
+
+
+async def _publish_for_cluster(driver: Driver, client: Client) -> None:
+    publication = Publication(driver, client, SystemClock(), node_name="", counts=Counter())
+    await publication.discover_until_it_works()
+    await publication.run()
+
+
+async def _until_stopped(args: argparse.Namespace, name: str, work: Work) -> None:
+    client = client_of(args, name)
+    task = asyncio.ensure_future(work(client, args))
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
+        loop.add_signal_handler(number, task.cancel)
     try:
-        await work
+        await task
     except asyncio.CancelledError:
-        logger.info("driver %s stopped", driver.name)
+        logger.info("%s stopped", name)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from None
     finally:
         await client.close()
 
 
-async def _publish_for_cluster(driver: Driver, client: Client) -> None:
-    clock = SystemClock()
-    publication = Publication(driver, client, clock, node_name="", counts=Counter())
-
-    async def lead() -> None:
-        await publication.discover_until_it_works()
-        await publication.run()
-
-    identity = f"{socket.gethostname()}-{os.getpid()}"
-    await Election(client, clock, driver.name, identity).run(lead)
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group that says something to a user, else the group."""
+    for error in group.exceptions:
+        found = _cause(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, (DrakkarError, OSError)):
+            return found
+    return group

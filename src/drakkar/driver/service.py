@@ -13,9 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from drakkar.api.clock import Clock
@@ -28,6 +26,7 @@ from drakkar.driver.driver import Driver, Health
 from drakkar.driver.health import HealthReports, health_of
 from drakkar.driver.prepare import Preparer
 from drakkar.driver.publication import Publication
+from drakkar.driver.settings import NodeSettings
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import Checkpoints, boot_id
 from drakkar.plugin.grpc_server import SocketServer, dra_services, health_services, registration_service
@@ -41,29 +40,6 @@ T = TypeVar("T")
 API_TIMEOUT = 30.0
 #: Threads of the DRA socket: every health stream keeps one.
 THREADS = 24
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """Where a driver runs. `instance_uid` (the UID of its pod) makes rolling upgrades without a gap possible."""
-
-    node_name: str
-    kubelet_root: Path = Path("/var/lib/kubelet")
-    cdi_folder: Path = Path("/var/run/cdi")
-    instance_uid: str = ""
-    #: Seconds between two looks at the devices' health.
-    health_period: float = 5.0
-    #: Remove the driver's slices when it stops, because it is not coming back.
-    withdraw: bool = False
-
-    @property
-    def registry(self) -> Path:
-        """The folder in which a kubelet looks for drivers."""
-        return self.kubelet_root / "plugins_registry"
-
-    def plugin_folder(self, driver: str) -> Path:
-        """The driver's own folder, shared by all its instances."""
-        return self.kubelet_root / "plugins" / driver
 
 
 class DriverService:

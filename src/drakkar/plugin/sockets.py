@@ -5,8 +5,8 @@ import os
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-#: Longest path of a unix socket in bytes; the kernel's 108 hold a zero at the end.
-LONGEST_PATH = 107
+#: Longest path of a unix socket in bytes that grpcio takes; the kernel would take two more.
+LONGEST_PATH = 105
 
 
 def registration_socket(registry: Path, driver: str, instance_uid: str = "") -> Path:

@@ -19,7 +19,8 @@ from drakkar.driver import ContainerEdits, Driver, device
 from drakkar.driver.check import CHECKS, Report, Subject, run_checks
 from drakkar.driver.prepare import Preparer
 from drakkar.driver.scaffold import scaffold
-from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.driver.service import DriverService
+from drakkar.driver.settings import NodeSettings
 from drakkar.plugin import wire
 from drakkar.plugin.sockets import registration_socket
 from tests.support.eventually import eventually, memory_plane

@@ -17,7 +17,8 @@ from drakkar.api.kinds import EVENT, NAMESPACE, NODE, RESOURCECLAIM, RESOURCESLI
 from drakkar.api.resource import v1
 from drakkar.client import Client
 from drakkar.driver import AllocatedDevice, ContainerEdits, Driver, Health, Prepared, counter_set, device
-from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.driver.service import DriverService
+from drakkar.driver.settings import NodeSettings
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.grpc_client import SocketClient
 from drakkar.plugin.sockets import registration_socket

@@ -17,6 +17,7 @@ from drakkar.plugin.grpc_server import (  # noqa: E402
     health_services,
     registration_service,
 )
+from drakkar.plugin.sockets import LONGEST_PATH  # noqa: E402
 
 CLAIMS = [wire.Claim("ns", "u1", "c1"), wire.Claim("ns", "u2", "c2")]
 DEVICE = wire.Device(["r"], "pool", "dev", ["v.io/c=u1"], "share")
@@ -113,7 +114,7 @@ def test_nobody_there(tmp_path: Path) -> None:
             assert caught.value.unreachable
 
     asyncio.run(main())
-    with pytest.raises(ValueError, match="longer than 107 bytes"):
+    with pytest.raises(ValueError, match="longer than 105 bytes"):
         SocketServer(tmp_path / ("x" * 108), [])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         SocketServer(tmp_path / "no" / "x.sock", []).start()
@@ -126,3 +127,11 @@ def test_choice() -> None:
         choose_dra(["1.0.0"])
     assert choose_health([wire.HEALTH_V1ALPHA1, wire.DRA_V1]) == wire.HEALTH_V1ALPHA1
     assert choose_health([wire.DRA_V1]) is None
+
+
+def test_the_longest_path_can_be_listened_at(tmp_path: Path) -> None:
+    folder = Path("/tmp") if len(str(tmp_path)) > LONGEST_PATH - 10 else tmp_path
+    socket = folder / ("s" * (LONGEST_PATH - len(str(folder)) - 1))
+    server = SocketServer(socket, dra_services(prepare, unprepare))
+    server.start()
+    server.stop()
