@@ -315,6 +315,35 @@ def _node(commands: _Sub) -> None:
     _target(hollow)
 
 
+def _replicas(command: argparse.ArgumentParser) -> None:
+    """Several replicas of a component, and what can be asked of each."""
+    command.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="of several replicas let only the one that holds a Lease work (default: yes)",
+    )
+    command.add_argument(
+        "--leader-elect-lease-duration",
+        type=_seconds,
+        default=15,
+        metavar="S",
+        help="after how long a silent leader is replaced (15 s)",
+    )
+    command.add_argument(
+        "--leader-elect-resource-name", default="", metavar="NAME", help="of the Lease; default: by component"
+    )
+    command.add_argument(
+        "--leader-elect-resource-namespace", default="kube-system", metavar="NS", help="default: kube-system"
+    )
+    command.add_argument(
+        "--metrics-bind-address",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where /healthz, /readyz and /metrics answer (default: a free port of 127.0.0.1); 0: nowhere",
+    )
+
+
 def _components(commands: _Sub) -> None:
     command = _command(commands, "scheduler", "components:scheduler", "run the scheduler alone against any API server")
     command.add_argument(
@@ -324,12 +353,21 @@ def _components(commands: _Sub) -> None:
         help="pods with this schedulerName are ours (default: drakkar)",
     )
     command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
+    command.add_argument(
+        "--binding-timeout",
+        type=_seconds,
+        default=600,
+        metavar="S",
+        help="how long devices may take to be prepared before a pod is bound (600 s)",
+    )
+    _replicas(command)
     _target(command)
     command = _command(
         commands, "controllers", "components:controllers", "run the controllers alone against any API server"
     )
     command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
     command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
+    _replicas(command)
     _target(command)
     driver = _command(commands, "driver", "driver:run", "device drivers: run one, write one, check one")
     actions = driver.add_subparsers(title="actions", required=True, metavar="ACTION")
