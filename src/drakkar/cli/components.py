@@ -1,26 +1,130 @@
-"""Single components against any API server: scheduler, controllers, drivers."""
+"""Single components against any API server: scheduler and controllers, alone or as one of several replicas.
+
+Of several replicas one works, the one that holds the Lease; a scheduler that stands by follows the
+server's state, so that it can decide at once when it comes to lead. SIGTERM and Ctrl-C end a
+component in order, and hand the Lease over. One that loses it otherwise goes on as a candidate, with a new state.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Protocol
 
 from drakkar.api.errors import UsageError
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
-from drakkar.client import Client
+from drakkar.client import Client, Election
 from drakkar.client.clock import SystemClock
+from drakkar.client.health import address_of, serving
+
+logger = logging.getLogger(__name__)
 
 
-def _forever(args: argparse.Namespace, what: str, start: Callable[[Client], Awaitable[None]]) -> int:
+class Part(Protocol):
+    """What a component process runs; ``ready`` is set once it has the server's state."""
+
+    ready: asyncio.Event
+
+    async def run(self) -> None: ...
+
+    def metrics_text(self) -> str: ...
+
+
+class Replica:
+    """One process of a component: what of it works or stands by just now."""
+
+    def __init__(self, args: argparse.Namespace, client: Client, lease: str, make: Callable[[Client], Part]):
+        self._client = client
+        self._make = make
+        self._part = make(client)
+        self._fresh = True
+        self._elects: bool = args.leader_elect
+        self._election = Election(
+            client,
+            SystemClock(),
+            args.leader_elect_resource_name or lease,
+            f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}",
+            namespace=args.leader_elect_resource_namespace,
+            lease_duration=args.leader_elect_lease_duration,
+            renew_deadline=args.leader_elect_lease_duration * 2 / 3,
+            retry_period=args.leader_elect_lease_duration / 7.5,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the one that works."""
+        return not self._elects or self._election.leads.is_set()
+
+    def missing(self) -> str:
+        """What the replica still waits for; empty when it is ready to work."""
+        stands_by = hasattr(self._part, "stand_by")
+        if (stands_by or self.leads) and not self._part.ready.is_set():
+            return "the server's state has not been read yet"
+        return ""
+
+    def metrics(self) -> str:
+        """Prometheus' text form."""
+        lead = "# HELP drakkar_leading Whether this replica is the one that works.\n# TYPE drakkar_leading gauge\n"
+        return f"{lead}drakkar_leading {int(self.leads)}\n{self._part.metrics_text()}"
+
+    async def run(self) -> None:
+        """Works, whenever it is this replica's turn, until cancelled."""
+        if not self._elects:
+            await self._part.run()
+            return
+        stand_by = getattr(self._part, "stand_by", None)
+        following = asyncio.create_task(stand_by(), name="standing-by") if stand_by is not None else None
+        try:
+            await self._election.run(self._work)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            close = getattr(self._part, "close", None)
+            if close is not None:
+                await close()
+
+    async def _work(self) -> None:
+        if not self._fresh:
+            # What an earlier term had decided and not written is void.
+            self._part = self._make(self._client)
+        self._fresh = False
+        await self._part.run()
+
+
+def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Client], Part]) -> int:
     # Alone in its terminal, a component says when it cannot reach its server.
     configure("INFO")
+    address = address_of(args.metrics_bind_address)
 
     async def session() -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
         async with targeted(args) as client:
-            print(f"{what} at work; Ctrl-C stops it", flush=True)
-            await start(client)
+            replica = Replica(args, client, lease, make)
+            async with serving(address, replica.missing, replica.metrics) as url:
+                print(f"{what} at work; Ctrl-C stops it", flush=True)
+                if url:
+                    print(f"health and metrics at {url}", flush=True)
+                work = asyncio.create_task(replica.run(), name=what)
+                stop = asyncio.create_task(ended.wait(), name="signal")
+                await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+                stop.cancel()
+                if not work.done():
+                    print(f"{what} stops", flush=True)
+                    work.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await work
 
     asyncio.run(session())
     return 0
@@ -30,13 +134,16 @@ def scheduler(args: argparse.Namespace) -> int:
     """Run the scheduler for pods with one scheduler name."""
     from drakkar.scheduler import Scheduler
 
-    return _forever(
-        args,
-        "scheduler",
-        lambda client: Scheduler(
-            client, SystemClock(), scheduler_names={args.scheduler_name}, policy=args.policy
-        ).run(),
-    )
+    def make(client: Client) -> Scheduler:
+        return Scheduler(
+            client,
+            SystemClock(),
+            scheduler_names={args.scheduler_name},
+            policy=args.policy,
+            binding_timeout=args.binding_timeout,
+        )
+
+    return _forever(args, "scheduler", f"drakkar-scheduler-{args.scheduler_name}", make)
 
 
 def controllers(args: argparse.Namespace) -> int:
@@ -49,7 +156,10 @@ def controllers(args: argparse.Namespace) -> int:
         raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLERS)}")
     # On a cluster that is not ours a silent node is not taken for lost unless somebody says so (design.md, node loss).
     settings = ControllerSettings(node_grace=args.node_grace, loss_by_silence=only is not None and "node-loss" in only)
-    return _forever(
-        args, "controllers", lambda client: Controllers(client, SystemClock(), only=only, settings=settings).run()
-    )
 
+    def make(client: Client) -> Controllers:
+        return Controllers(client, SystemClock(), only=only, settings=settings)
+
+    # Replicas that run different controllers do not wait for each other.
+    lease = "-".join(("drakkar-controllers", *sorted(only or ())))
+    return _forever(args, "controllers", lease, make)

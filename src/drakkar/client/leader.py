@@ -58,11 +58,22 @@ class Election:
         """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
         while True:
             while not await self._attempt():
-                await self._clock.sleep(self._retry_period)
+                await self._clock.sleep(self._pause())
             logger.info("%s leads %s/%s", self._identity, self._namespace, self._name)
             if await self._lead(work):
                 return
             logger.warning("%s lost the lease %s/%s", self._identity, self._namespace, self._name)
+
+    def _pause(self) -> float:
+        """Seconds until another look at a lease of somebody else's: often, and when it runs out, so that
+        hardly more than its duration passes between the last sign of a leader and the next one's first.
+        """
+        rest = self._since + self._patience(self._record) - self._clock.monotonic()
+        pause = self._retry_period / 4
+        return min(pause, rest) if self._record.get("holderIdentity") and rest > 0 else pause
+
+    def _patience(self, record: dict[str, Any]) -> float:
+        return float(record.get("leaseDurationSeconds") or self._lease_duration)
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Works while the lease is renewed; answers whether the work ended by itself."""
@@ -113,10 +124,9 @@ class Election:
             if spec != self._record:
                 self._record, self._since = spec, self._clock.monotonic()
             holder = spec.get("holderIdentity")
-            if holder and holder != self._identity:
-                patience = float(spec.get("leaseDurationSeconds") or self._lease_duration)
-                if self._clock.monotonic() - self._since < patience:
-                    return False
+            silent = self._clock.monotonic() - self._since
+            if holder and holder != self._identity and silent < self._patience(spec):
+                return False
             metadata = {"resourceVersion": lease["metadata"]["resourceVersion"]}
             body = {"metadata": metadata, "spec": self._mine(spec)}
             await self._client.patch(LEASE, self._name, self._namespace, body)

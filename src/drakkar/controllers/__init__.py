@@ -128,6 +128,15 @@ class Controllers:
             for name in wanted
         }
 
+    def metrics_text(self) -> str:
+        """What the controllers did, in Prometheus' text form."""
+        name = "drakkar_controller_keys_total"
+        lines = [f"# HELP {name} Keys that were worked on, by controller and outcome.", f"# TYPE {name} counter"]
+        for controller, runner in self.runners.items():
+            for outcome, count in runner.metrics.items():
+                lines.append(f'{name}{{controller="{controller}",outcome="{outcome}"}} {count}')
+        return "\n".join(lines) + "\n"
+
     async def run(self) -> None:
         """Works until cancelled; ``ready`` is set once every controller has seen the server's state."""
         try:

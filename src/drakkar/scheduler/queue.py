@@ -74,6 +74,15 @@ class SchedulingQueue:
         """How many pods wait for something to happen."""
         return len(self._parked)
 
+    def sizes(self) -> dict[str, int]:
+        """How many pods are where: to be decided, in their back-off, waiting for something to happen."""
+        places = Counter(entry.place for entry in self._entries.values())
+        return {
+            "active": places[_Place.ACTIVE] + places[_Place.OUT],
+            "backoff": places[_Place.DELAYED],
+            "unschedulable": places[_Place.PARKED],
+        }
+
     def add(self, uid: str, priority: int, created: str) -> None:
         """A pod that is new here, or has changed itself: looked at as soon as its back-off allows."""
         entry = self._entries.get(uid)

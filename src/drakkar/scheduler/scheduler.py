@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from drakkar.api.clock import Clock
@@ -36,6 +36,7 @@ from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, decide
 from drakkar.scheduler.equal import Verdicts, kind_of
+from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
 from drakkar.scheduler.refusal import Cause
@@ -68,21 +69,7 @@ class Scheduler:
         self.queue = SchedulingQueue(clock)
         self.ready = asyncio.Event()
         #: Plain counters; seconds are sums over decisions.
-        self.metrics: dict[str, float] = dict.fromkeys(
-            (
-                "decisions",
-                "decision_seconds",
-                "scheduled",
-                "unschedulable",
-                "errors",
-                "gave_up",
-                "lost",
-                "conflict_foreign",
-                "released",
-                "answered_alike",
-            ),
-            0,
-        )
+        self.metrics: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self._client = client
         self._clock = clock
         self._names = scheduler_names
@@ -98,20 +85,35 @@ class Scheduler:
         self._turn = asyncio.Semaphore(WRITERS)
         self._verdicts = Verdicts(self.queue.times)
         self._start = 0
+        self._subscribed = False
+
+    async def stand_by(self) -> None:
+        """Follows the server's state without deciding anything, so that :meth:`run` can begin at once."""
+        if not self._subscribed:
+            self._subscribed = True
+            self._subscribe()
+        await self._caches.start()
+        await self._caches.synced()
+        self.ready.set()
+
+    async def close(self) -> None:
+        """Ends what :meth:`stand_by` began; :meth:`run` does so itself."""
+        if self._own_caches:
+            await self._caches.stop()
+
+    def metrics_text(self) -> str:
+        """The counters in Prometheus' text form."""
+        return exposition(self.metrics, self.queue.sizes())
 
     async def run(self) -> None:
         """Schedules until cancelled."""
-        self._subscribe()
-        await self._caches.start()
         try:
-            await self._caches.synced()
-            self.ready.set()
+            await self.stand_by()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run_timers(), name="scheduling-queue")
                 group.create_task(self._decide_all(group), name="scheduling")
         finally:
-            if self._own_caches:
-                await self._caches.stop()
+            await self.close()
 
     def is_ours(self, pod: Object) -> bool:
         """Whether this scheduler decides about the pod."""
@@ -287,7 +289,7 @@ class Scheduler:
                 text = f"waiting for the devices of the pod to be prepared for node {placement.node}"
                 await self._recorder.record(POD, pod.obj, "Normal", "BindingConditionsPending", text)
                 bindable = await self._committer.nominate(bindable, placement.node)
-                await self._committer.prepared(claims)
+                await self._prepared(claims)
             async with self._turn:
                 result = await self._committer.bind(bindable, placement.node)
         except (Lost, ApiError, Unreachable) as error:
@@ -304,6 +306,16 @@ class Scheduler:
             self.metrics["scheduled"] += 1
             text = f"Successfully assigned {pod.key} to {placement.node}"
             await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
+
+    async def _prepared(self, claims: Sequence[resource.ResourceClaim]) -> None:
+        started = self._clock.monotonic()
+        outcome = "prepare_failed"
+        try:
+            await self._committer.prepared(claims)
+            outcome = "prepared"
+        finally:
+            self.metrics[outcome] += 1
+            self.metrics["prepare_seconds"] += self._clock.monotonic() - started
 
     async def _give_up(self, pod: PodView, placement: Placement, error: Exception) -> None:
         logger.info("pod %s was not bound: %s", pod.key, error)

@@ -1,0 +1,95 @@
+"""The scheduler's counters in Prometheus' text form, under the names of Kubernetes' scheduler where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+#: Keys of ``Scheduler.metrics``; seconds are sums.
+COUNTERS = (
+    "decisions",
+    "decision_seconds",
+    "scheduled",
+    "unschedulable",
+    "errors",
+    "gave_up",
+    "lost",
+    "conflict_foreign",
+    "released",
+    "answered_alike",
+    "prepared",
+    "prepare_failed",
+    "prepare_seconds",
+)
+
+#: Name, type, help text, and its samples: label → key.
+_FAMILIES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    (
+        "scheduler_schedule_attempts_total",
+        "counter",
+        "Attempts to schedule pods, by result.",
+        {'result="error"': "errors", 'result="scheduled"': "scheduled", 'result="unschedulable"': "unschedulable"},
+    ),
+    (
+        "scheduler_dra_bindingconditions_allocations_total",
+        "counter",
+        "Placements whose devices had to be prepared first, by what came of it.",
+        {'status="failed"': "prepare_failed", 'status="ready"': "prepared"},
+    ),
+    ("drakkar_scheduler_lost_total", "counter", "Placements that could not be carried out.", {"": "lost"}),
+    (
+        "drakkar_scheduler_conflict_foreign_total",
+        "counter",
+        "Allocations that gave way because another claim had held a device before.",
+        {"": "conflict_foreign"},
+    ),
+    (
+        "drakkar_scheduler_released_total",
+        "counter",
+        "Allocations taken back because they were in the way.",
+        {"": "released"},
+    ),
+    ("drakkar_scheduler_undecided_total", "counter", "Decisions that the search gave up on.", {"": "gave_up"}),
+    (
+        "drakkar_scheduler_answered_alike_total",
+        "counter",
+        "Refusals taken over from an equal pod without a decision.",
+        {"": "answered_alike"},
+    ),
+)
+#: Name, help text, key of the seconds, keys whose sum is the number of events.
+_SUMMARIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "scheduler_scheduling_attempt_duration_seconds",
+        "Time of decisions, writes not included.",
+        "decision_seconds",
+        ("decisions",),
+    ),
+    (
+        "scheduler_dra_bindingconditions_prebind_duration_seconds",
+        "Time until devices were prepared, or that failed.",
+        "prepare_seconds",
+        ("prepared", "prepare_failed"),
+    ),
+)
+
+
+def exposition(counters: Mapping[str, float], pending: Mapping[str, int]) -> str:
+    """All counters, and the pods that wait, by queue."""
+    return "\n".join(_lines(counters, pending)) + "\n"
+
+
+def _lines(counters: Mapping[str, float], pending: Mapping[str, int]) -> Iterator[str]:
+    for name, kind, help_text, samples in _FAMILIES:
+        yield f"# HELP {name} {help_text}"
+        yield f"# TYPE {name} {kind}"
+        for label, key in samples.items():
+            yield f"{name}{{{label}}} {counters[key]:g}" if label else f"{name} {counters[key]:g}"
+    for name, help_text, seconds, events in _SUMMARIES:
+        yield f"# HELP {name} {help_text}"
+        yield f"# TYPE {name} summary"
+        yield f"{name}_sum {counters[seconds]:g}"
+        yield f"{name}_count {sum(counters[key] for key in events):g}"
+    yield "# HELP scheduler_pending_pods Pods that wait, by queue."
+    yield "# TYPE scheduler_pending_pods gauge"
+    for queue, count in pending.items():
+        yield f'scheduler_pending_pods{{queue="{queue}"}} {count}'
