@@ -6,13 +6,12 @@ import copy
 import random
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 import pytest
 
 from drakkar.allocator import Fits, prepare
 from drakkar.api.resource.v1 import AllocationResult, ResourceClaim, ResourceSlice
-from drakkar.inventory import Inventory, Switches, pools
+from drakkar.inventory import Inventory, Switches
 from tests.support.allocation import DRIVER, claim, device, device_class, inventory, published, ranked, request
 
 EVERYTHING = Switches(
@@ -144,7 +143,7 @@ def alone(name: str, slices: list[ResourceSlice], held: dict[str, AllocationResu
 
 @pytest.mark.parametrize("policy", ["drakkar", "upstream"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_node_answers_in_a_fleet_as_it_does_alone(seed: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_answers_in_a_fleet_as_it_does_alone(seed: int, policy: str) -> None:
     rnd = random.Random(seed)
     switches = EVERYTHING if seed % 2 else Switches()
     published_on = {name: slices_of(rnd, number) for number, name in enumerate(NODES)}
@@ -157,15 +156,11 @@ def test_a_node_answers_in_a_fleet_as_it_does_alone(seed: int, policy: str, monk
         feasible = problem.feasible()
         outcomes = [problem.solve(name) for name in NODES]
         for name, outcome in zip(NODES, outcomes, strict=True):
-            with monkeypatch.context() as patched:
-                # Not even the forms of pools are shared with the fleet.
-                patched.setattr(pools, "_FORMS", WeakValueDictionary())
-                books = alone(name, published_on[name], held[name], switches)
-                other = prepare(books.snapshot(), [wanted], policy, lambda: f"share-{number}")  # noqa: B023
-                assert other.solve(name) == outcome, (number, name)
-                assert (name in feasible.nodes) == bool(other.feasible().nodes), (number, name)
-                expected = other.reasons([name])
-            assert problem.reasons([name]) == expected
+            books = alone(name, published_on[name], held[name], switches)
+            other = prepare(books.snapshot(), [wanted], policy, lambda: f"share-{number}")  # noqa: B023
+            assert other.solve(name) == outcome, (number, name)
+            assert (name in feasible.nodes) == bool(other.feasible().nodes), (number, name)
+            assert problem.reasons([name]) == other.reasons([name])
             # The same is booked on most nodes, so that most stay alike.
             if isinstance(outcome, Fits) and rnd.random() < 0.8:
                 held[name][f"uid-{number}-{name}"] = outcome.allocations[0]

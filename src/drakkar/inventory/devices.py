@@ -143,24 +143,27 @@ class SliceRecord:
             use.compatibilityGroups for device in spec.devices or () for use in device.consumesCounters or ()
         )
 
-    def likeness(self, counters: bool) -> tuple[object, ...]:
-        """Equal for slices that differ in names, attributes and node selection only.
+    def likeness(self, drawn: bool) -> tuple[object, ...]:
+        """Equal for slices whose devices differ in names, attributes and node selection only.
 
-        With ``counters`` the slice counts for its counters, otherwise for its devices.
+        With ``drawn`` attributes that tie a capacity to a counter of the pool count too.
         """
         spec = self.slice.spec
-        if counters:
-            return (_encode(spec.sharedCounters),)
         devices = spec.devices or ()
         marks = [(d.capacity, d.consumesCounters, d.allowMultipleAllocations, d.bindingConditions) for d in devices]
         taints: tuple[object, ...] = ()
         if any([record.blocking for record in self.devices]):
             taints = tuple([tuple([(t.key, t.value, t.effect) for t in r.blocking]) for r in self.devices])
         draws: tuple[object, ...] = ()
-        attributes = {name for device in devices for name in device.attributes or ()}
-        if any([name.startswith(_DRAWN_FROM) for name in attributes]):
-            draws = tuple([draws_of(device) for device in devices])
+        if drawn:
+            attributes = {name for device in devices for name in device.attributes or ()}
+            if any([name.startswith(_DRAWN_FROM) for name in attributes]):
+                draws = tuple([draws_of(device) for device in devices])
         return (_encode(marks), taints, draws, self.per_device, bool(spec.skipNodeOperations), self.grouped)
+
+    def likeness_of_counters(self) -> tuple[object, ...]:
+        """Equal for slices that declare the same counters."""
+        return (_encode(self.slice.spec.sharedCounters),)
 
     @property
     def shared(self) -> bool:

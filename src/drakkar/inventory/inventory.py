@@ -17,7 +17,7 @@ from drakkar.inventory.drakkarcel import DrakkarCel
 from drakkar.inventory.draws import of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.pages import Pages
-from drakkar.inventory.pools import Pool
+from drakkar.inventory.pools import Forms, Pool
 from drakkar.inventory.selection import Cel, SelectorTable
 from drakkar.inventory.snapshot import NO_POOLS, Node, NodeOrder, Shared, Snapshot, World
 from drakkar.inventory.switches import Switches
@@ -37,6 +37,7 @@ class Inventory:
         else:
             self.switches = Switches.from_gates((features or Features.default()).enabled)
         self._cel = cel or DrakkarCel()
+        self._forms = Forms(self.switches)
         self._shared = Shared(SelectorTable(self._cel), self.switches, {}, [], 0)
         #: Number of devices that are published now.
         self._live = 0
@@ -182,7 +183,7 @@ class Inventory:
     def _replace(self, key: PoolKey, slices: dict[str, SliceRecord]) -> None:
         old = self._pools.get(key)
         index = self._index.setdefault(key, len(self._index))
-        new = Pool(key, index, slices, self.switches) if slices else None
+        new = Pool(key, index, slices, self._forms) if slices else None
         self._live += sum(len(record.devices) for record in slices.values())
         self._live -= sum(len(record.devices) for record in old.slices.values()) if old is not None else 0
         if old is not None:

@@ -150,7 +150,6 @@ class Form:
 
 #: States of holding that a form remembers; more than a pool of eight devices can have.
 _KEPT_STATES: Final = 1024
-_FORMS: Final[WeakValueDictionary[Any, Form]] = WeakValueDictionary()
 
 
 def _declares(member: SliceRecord, switches: Switches) -> bool:
@@ -158,16 +157,30 @@ def _declares(member: SliceRecord, switches: Switches) -> bool:
     return member.counters and switches.PartitionableDevices
 
 
-def _form_of(members: tuple[SliceRecord, ...], devices: list[DeviceRecord], switches: Switches) -> Form:
-    """The form of a pool; equal keys mean that nothing but names, attributes and node selection differs."""
-    names = [record.name for record in devices]
-    simple = len(set(names)) == len(names)
-    parts = [member.likeness(_declares(member, switches)) for member in members]
-    key = (switches, simple or tuple(names), *parts)
-    found = _FORMS.get(key)
-    if found is None:
-        found = _FORMS[key] = Form(members, switches, simple)
-    return found
+class Forms:
+    """The forms of one inventory's pools, by what they are made of; one that no pool has any more is let go."""
+
+    __slots__ = ("_known", "switches")
+
+    def __init__(self, switches: Switches) -> None:
+        self.switches = switches
+        self._known: WeakValueDictionary[Any, Form] = WeakValueDictionary()
+
+    def of(self, members: tuple[SliceRecord, ...], devices: list[DeviceRecord]) -> Form:
+        """The form of a pool; equal keys mean that nothing but names, attributes and node selection differs."""
+        switches = self.switches
+        names = [record.name for record in devices]
+        simple = len(set(names)) == len(names)
+        if len(members) == 1 and not _declares(members[0], switches):
+            key: Any = (simple or tuple(names), *members[0].likeness(drawn=False))
+        else:
+            counters = any([_declares(member, switches) for member in members])
+            parts = [m.likeness_of_counters() if _declares(m, switches) else m.likeness(counters) for m in members]
+            key = (simple or tuple(names), tuple(parts))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Form(members, switches, simple)
+        return found
 
 
 class Base:
@@ -204,7 +217,7 @@ class Base:
     )
     _next = 0
 
-    def __init__(self, key: PoolKey, members: tuple[SliceRecord, ...], switches: Switches) -> None:
+    def __init__(self, key: PoolKey, members: tuple[SliceRecord, ...], forms: Forms) -> None:
         Base._next += 1
         self.serial = Base._next
         self.key = key
@@ -213,16 +226,17 @@ class Base:
         self.beside: tuple[SliceRecord, ...] = ()
         #: Slice name → position of its first device.
         self.firsts: dict[str, int] = {}
-        with_devices = [member for member in members if not _declares(member, switches)]
-        if len(with_devices) == 1:
-            self.devices: list[DeviceRecord] = with_devices[0].devices
-            self.firsts[with_devices[0].name] = 0
+        lone = members[0]
+        if len(members) == 1 and not _declares(lone, forms.switches):
+            self.devices: list[DeviceRecord] = lone.devices
+            self.firsts[lone.name] = 0
         else:
             self.devices = []
-            for member in with_devices:
-                self.firsts[member.name] = len(self.devices)
-                self.devices += member.devices
-        self.form = form = _form_of(members, self.devices, switches)
+            for member in members:
+                if not _declares(member, forms.switches):
+                    self.firsts[member.name] = len(self.devices)
+                    self.devices += member.devices
+        self.form = form = forms.of(members, self.devices)
         self.counter_names = form.counter_names
         self.declared = form.declared
         self.fault_sets = form.fault_sets
@@ -526,9 +540,9 @@ def _state_of(base: Base, usage: PoolUsage) -> BaseUsage:
     return form.keep(made.value(), made)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PoolView:
-    """A pool as one node sees it. ``status`` is ``valid``, ``incomplete`` or ``invalid``."""
+    """A pool as one node sees it. ``status`` is ``valid``, ``incomplete`` or ``invalid``. Never changes."""
 
     base: Base
     targets: int
@@ -545,64 +559,45 @@ def _is_shared(record: SliceRecord) -> bool:
 class Pool:
     """All slices of one (driver, pool name). Never changes; a new slice makes a new pool."""
 
-    __slots__ = (
-        "_bases",
-        "_switches",
-        "_usable",
-        "_views",
-        "everywhere",
-        "faulty",
-        "hooks",
-        "index",
-        "key",
-        "node_names",
-        "slices",
-    )
+    __slots__ = ("_bases", "_forms", "_lone", "_usable", "_views", "hooks", "index", "key", "slices")
 
-    def __init__(self, key: PoolKey, index: int, slices: dict[str, SliceRecord], switches: Switches) -> None:
+    def __init__(self, key: PoolKey, index: int, slices: dict[str, SliceRecord], forms: Forms) -> None:
         self.key = key
         #: Number of the pool in the inventory; usage is kept under it.
         self.index = index
         self.slices = slices
-        self._switches = switches
-        self._bases: dict[tuple[str, ...], Base] = {}
-        self._views: dict[tuple[str, ...], PoolView | None] = {}
+        self._forms = forms
+        #: Member names → base, and relevant slices → view, both in the pool's usual case of one slice without a table.
+        self._bases: dict[tuple[str, ...], Base] | None = None
+        self._views: dict[tuple[str, ...], PoolView | None] | None = None
+        self._lone: PoolView | None = None
         #: Slices that the features allow, those of one node first.
-        self._usable = [
-            record
-            for record in sorted(slices.values(), key=_is_shared)
-            if not self._dropped(record)
-            and (switches.PartitionableDevices or not (record.per_device or record.counters))
-        ]
-        self.node_names = frozenset(s.node_name for s in slices.values() if s.node_name)
-        #: Whether a slice, or a device in it, is for all nodes.
-        self.everywhere = False
-        #: Whether some node selector cannot be parsed; then every node has to look.
-        self.faulty = False
-        for record in slices.values():
-            if record.shared:
-                if record.slice.spec.allNodes or (record.per_device and any(d.device.allNodes for d in record.devices)):
-                    self.everywhere = True
-                self.faulty = self.faulty or any(s.fault is not None for s in record.selectors())
+        self._usable = [record for record in slices.values() if self._is_usable(record)]
+        if len(self._usable) > 1:
+            self._usable.sort(key=_is_shared)
         #: Labels by which nodes find the pool, or None when every node has to look at it.
-        self.hooks = None if self.everywhere or self.faulty else self._find_hooks()
+        self.hooks = self._find_hooks()
+
+    def _is_usable(self, record: SliceRecord) -> bool:
+        partitions = self._forms.switches.PartitionableDevices
+        return not self._dropped(record) and (partitions or not (record.per_device or record.counters))
 
     def _find_hooks(self) -> tuple[Hook, ...] | None:
-        hooks: list[Hook] = [(NAME_KEY, name) for name in self.node_names]
+        hooks: dict[Hook, None] = {}
         for record in self.slices.values():
-            if not record.shared:
+            if record.node_name:
+                hooks[(NAME_KEY, record.node_name)] = None
                 continue
+            if record.slice.spec.allNodes or (record.per_device and any(d.device.allNodes for d in record.devices)):
+                return None
             for selector in record.selectors():
-                if selector.hooks is None:
+                # One that cannot be parsed is an error on every node.
+                if selector.fault is not None or selector.hooks is None:
                     return None
-                hooks += selector.hooks
+                hooks.update(dict.fromkeys(selector.hooks))
             if record.per_device:
-                hooks += [(NAME_KEY, d.device.nodeName) for d in record.devices if d.device.nodeName]
-        return tuple(dict.fromkeys(hooks))
-
-    def bases(self) -> list[Base]:
-        """The bases made so far."""
-        return list(self._bases.values())
+                hooks.update(dict.fromkeys((NAME_KEY, d.device.nodeName) for d in record.devices if d.device.nodeName))
+        return tuple(hooks)
 
     def any_base(self) -> Base:
         """A base of the newest generation, whichever nodes it is for."""
@@ -610,7 +605,7 @@ class Pool:
         return self._base([r for r in self.slices.values() if r.generation == newest and not self._dropped(r)])
 
     def _dropped(self, record: SliceRecord) -> bool:
-        return record.grouped and not self._switches.CompatibilityGroups
+        return record.grouped and not self._forms.switches.CompatibilityGroups
 
     def relevant(self, labels: dict[str, str], name: str) -> tuple[list[SliceRecord], str | None]:
         """Slices that reach the node, and the fault of an unusable node selector."""
@@ -627,14 +622,19 @@ class Pool:
         """The pool as seen by a node that these slices reach; None when it counts for nothing there."""
         if not relevant:
             return None
+        if len(self.slices) == 1:
+            if self._lone is None:
+                self._lone = self._make_view(relevant)
+            return self._lone
         if len(relevant) > 1:
-            newest = max(record.generation for record in relevant)
+            newest = max([record.generation for record in relevant])
             relevant = [record for record in relevant if record.generation == newest]
-        names = tuple(record.name for record in relevant)
-        if names in self._views:
-            return self._views[names]
-        made = self._views[names] = self._make_view(relevant)
-        return made
+        names = tuple([record.name for record in relevant])
+        if self._views is None:
+            self._views = {}
+        if names not in self._views:
+            self._views[names] = self._make_view(relevant)
+        return self._views[names]
 
     def _make_view(self, relevant: list[SliceRecord]) -> PoolView | None:
         generation, want = relevant[0].generation, relevant[0].want
@@ -663,7 +663,7 @@ class Pool:
             for name, mask in base.by_name.items():
                 if (mask & targets).bit_count() > 1:
                     return f"device name {name} occurs twice"
-        if not self._switches.PartitionableDevices:
+        if not self._forms.switches.PartitionableDevices:
             return None
         if base.fault_sets:
             return f"counter set {base.fault_sets[0]} is declared twice"
@@ -675,10 +675,19 @@ class Pool:
         return fault
 
     def _base(self, members: list[SliceRecord]) -> Base:
-        ordered = sorted(members, key=lambda record: record.name.encode())
-        names = tuple(record.name for record in ordered)
+        if len(self.slices) == 1 and self._lone is not None and members:
+            return self._lone.base
+        ordered = sorted(members, key=_bytewise) if len(members) > 1 else members
+        names = tuple([record.name for record in ordered])
+        if self._bases is None:
+            self._bases = {}
         found = self._bases.get(names)
         if found is None:
-            found = self._bases[names] = Base(self.key, tuple(ordered), self._switches)
-            found.beside = tuple(record for name, record in self.slices.items() if name not in names)
+            found = self._bases[names] = Base(self.key, tuple(ordered), self._forms)
+            if len(members) < len(self.slices):
+                found.beside = tuple([record for name, record in self.slices.items() if name not in names])
         return found
+
+
+def _bytewise(record: SliceRecord) -> bytes:
+    return record.name.encode()

@@ -38,9 +38,9 @@ class Node:
         self.view_of: tuple[tuple[Pool, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SeenPool:
-    """A pool in a node's view: where its positions start, and which devices really are on the node."""
+    """A pool in a node's view: where its positions start, and which devices really are on the node. Never changes."""
 
     pool: Pool
     view: PoolView
@@ -141,31 +141,40 @@ def node_view(world: World, node: Node) -> NodeView:
     return made
 
 
-def _make_view(node: Node, sources: Iterable[tuple[Pool, ...]]) -> NodeView:
-    pools = {pool.key: pool for group in sources for pool in group}
+def _make_view(node: Node, sources: tuple[tuple[Pool, ...], ...]) -> NodeView:
+    if len(sources) == 1 and len(sources[0]) == 1:
+        pools: Iterable[Pool] = sources[0]
+    else:
+        pools = {pool.key: pool for group in sources for pool in group}.values()
     fatal: str | None = None
-    seen: list[tuple[bool, bytes, bytes, Pool, PoolView]] = []
-    for key, pool in pools.items():
+    found: list[tuple[Pool, PoolView]] = []
+    for pool in pools:
         relevant, fault = pool.relevant(node.labels, node.name)
         if fault is not None:
             fatal = fatal or fault
             continue
         view = pool.view(relevant)
         if view is not None:
-            seen.append((view.binding, key[0].encode(), key[1].encode(), pool, view))
-    seen.sort(key=lambda entry: entry[:3])
+            found.append((pool, view))
+    if len(found) > 1:
+        found.sort(key=_place_of)
     valid: list[SeenPool] = []
     broken: list[BrokenPool] = []
     offset = 0
-    for _, _, _, pool, view in seen:
+    for pool, view in found:
         if view.status != "valid":
             broken.append(BrokenPool(len(valid), pool, view))
             continue
         base = view.base
-        here = base.on_node(view.targets, node.labels, node.name)
+        here = base.on_node(view.targets, node.labels, node.name) if base.per_device else view.targets
         valid.append(SeenPool(pool, view, offset, view.targets, here))
         offset += len(base.devices)
     return NodeView(node.name, valid, broken, fatal)
+
+
+def _place_of(found: tuple[Pool, PoolView]) -> tuple[bool, bytes, bytes]:
+    pool, view = found
+    return view.binding, pool.key[0].encode(), pool.key[1].encode()
 
 
 @dataclass(slots=True)
