@@ -33,10 +33,15 @@ Object = dict[str, Any]
 
 
 class Bodies:
-    """Decodes and checks; ``schema`` finds the schema of a served kind."""
+    """Decodes and checks; ``schema`` finds the schema of a served kind, ``explain`` wrong types of custom kinds."""
 
-    def __init__(self, schema: Callable[[Served], SchemaNode | None]):
+    def __init__(
+        self,
+        schema: Callable[[Served], SchemaNode | None],
+        explain: Callable[[Served, Object], list[FieldError]],
+    ):
         self.schema = schema
+        self._explain = explain
 
     def decode(self, request: Request, kind: str) -> tuple[Object, list[str]]:
         """The body in whatever encoding, with its duplicate fields."""
@@ -79,7 +84,7 @@ class Bodies:
         schema = self.schema(served)
         settled = schema is not None and is_settled(obj, schema)
         if schema is not None and not settled:
-            faults = check(obj, schema) + faults
+            faults = self._check(obj, served, schema) + faults
         if faults:
             if options.field_validation == "Strict":
                 raise StatusError(strict_error(obj, faults))
@@ -88,6 +93,17 @@ class Bodies:
         if schema is not None and not settled:
             prune(obj, schema)
         return settled
+
+    def _check(self, obj: Object, served: Served, schema: SchemaNode) -> list[str]:
+        """Unknown fields. Of a wrong type Go's decoder complains (400), for custom kinds their validation (422)."""
+        try:
+            return check(obj, schema)
+        except StatusError:
+            found = self._explain(served, obj) if served.stored is not None and served.stored.custom else []
+            if not found:
+                raise
+            name = str((obj.get("metadata") or {}).get("name") or "")
+            raise StatusError(status.invalid(served.group, served.kind, name, found)) from None
 
     def _complete(self, obj: Object, served: Served) -> None:
         """Required texts that the client left out; not for what is applied, which would then own them."""

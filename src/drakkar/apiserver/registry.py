@@ -25,13 +25,14 @@ from drakkar.api.errors import FieldError
 from drakkar.api.features import Features
 from drakkar.api.registry import ValidationContext
 from drakkar.apiserver import deletion, status
-from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectForms
+from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectForms, ScaleForms
 from drakkar.apiserver.admission.definitions import definition_faults
 from drakkar.apiserver.admission.match import REGISTRATION
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
 from drakkar.apiserver.custom import DEFINITIONS, CustomResources, complete
+from drakkar.apiserver.custom import definition_faults as custom_faults
 from drakkar.apiserver.expressions import Expressions
 from drakkar.apiserver.managed import reset_paths
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
@@ -39,7 +40,6 @@ from drakkar.apiserver.points import points_of
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.schema import apply_schema_defaults
 from drakkar.apiserver.status import StatusError
-from drakkar.apiserver.structural import structural_faults
 from drakkar.apiserver.times import Stamps
 from drakkar.apiserver.views import View
 from drakkar.store.base import Conflict, Refused, Write
@@ -96,7 +96,9 @@ class Registry:
             self.add_table(stored)
         self.custom = CustomResources(catalog)
         forms = ObjectForms(self.view, self.custom.node)
-        self.admission = Admission(state, catalog, committer, clock, rng, authorizer, forms)
+        self.admission = Admission(
+            state, catalog, committer, clock, rng, authorizer, forms, ScaleForms(self.custom.scale_paths)
+        )
         state.tables[DEFINITIONS].listener = self._definition_changed
 
     # Tables and views.
@@ -143,7 +145,10 @@ class Registry:
         found = self._views.get(served)
         if found is None:
             assert served.stored is not None
-            found = View(served, served.stored, self.state.tables[served.stored.prefix])
+            self.custom.check_convertible(served)
+            hub = served.version == served.stored.version
+            coercion = None if hub else self.custom.coercion(served, served.stored.version)
+            found = View(served, served.stored, self.state.tables[served.stored.prefix], coercion)
             self._views[served] = found
         return found
 
@@ -229,7 +234,7 @@ class Registry:
             if stored.counts_generations:
                 meta["generation"] = 1
         if stored.prefix == DEFINITIONS:
-            self._complete(view, obj, now)
+            complete(obj, now)
         elif stored.custom:
             self._default_custom(view, obj)
         self.validate(view, obj, None, None)
@@ -266,12 +271,6 @@ class Registry:
         if field is not None and field.has_default and not view.stored.custom:
             obj["status"] = {}
             apply_schema_defaults(obj["status"], field)
-
-    def _complete(self, view: View, definition: Object, now: str) -> None:
-        faults = complete(definition, now)
-        if faults:
-            name = definition["metadata"].get("name") or ""
-            raise StatusError(status.invalid(view.served.group, view.served.kind, name, faults))
 
     def _default_custom(self, view: View, obj: Object) -> None:
         node = self.custom.node(view.served)
@@ -419,7 +418,7 @@ class Registry:
             if stored.counts_generations and _spec_changed(new, old):
                 new["metadata"]["generation"] = old_meta.get("generation", 0) + 1
         if not direct and stored.prefix == DEFINITIONS:
-            self._complete(view, new, now)
+            complete(new, now)
         elif stored.custom:
             self._default_custom(view, new)
         if new == old:
@@ -602,9 +601,9 @@ class Registry:
         else:
             errors = object_metadata.validate_metadata_update(obj, old, namespaced=stored.namespaced)
         if stored.custom:
-            schema = self.custom.schema(served)
-            if schema is not None:
-                errors = [*errors, *structural_faults(obj, schema)]
+            errors = [*errors, *self.custom.faults(served, obj, old)]
+        elif stored.prefix == DEFINITIONS and subresource is None:
+            errors = [*errors, *custom_faults(obj, old)]
         if stored.group == REGISTRATION and (old is None or obj.get("spec") != old.get("spec") or "webhooks" in obj):
             errors = [*errors, *definition_faults(stored.kind, obj)]
         if errors:

@@ -113,7 +113,7 @@ class ApiServer:
         self.authenticator = Authenticator(clock.time)
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
-        self.bodies = Bodies(self.registry.custom.node)
+        self.bodies = Bodies(self.registry.custom.node, self.registry.custom.type_faults)
         #: How pods' nodes are reached for logs and exec; None: not at all.
         self.agents: Agents | None = None
         self.ready = False
@@ -339,7 +339,11 @@ class ApiServer:
     def _subresource(self, info: RequestInfo, view: View) -> Response:
         if info.subresource == "scale":
             entry = self.registry.entry(view, info.namespace, info.name)
-            return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
+            return Response(
+                200,
+                dict(_HEADERS),
+                _encode(scale.scale_of(view.decode(entry), self.registry.custom.scale_paths(view.served))),
+            )
         raise _no_agent(info)
 
     # Writing.
@@ -494,19 +498,25 @@ class ApiServer:
         kind = patch_type(request.headers.get("content-type", "")) if info.verb == "patch" else ""
         body: Any = msgspec.json.decode(request.body) if kind else self.bodies.decode(request, "Scale")[0]
 
+        where = self.registry.custom.scale_paths(view.served)
+
         def transform(old: Object) -> Object:
             if not kind:
-                return scale.rescale(old, body)
-            current = scale.scale_of(old)
+                return scale.rescale(old, body, where)
+            current = scale.scale_of(old, where)
             merged = apply_json_patch(current, body) if kind == "json" else apply_merge_patch(current, body)
-            return scale.rescale(old, merged)
+            return scale.rescale(old, merged, where)
 
         attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings)
         attributes.kind = ("autoscaling", "v1", "Scale")
         entry = await self.registry.update(
             view, namespace, info.name, "", transform, options, warnings, attributes=attributes
         )
-        return Response(200, dict(_HEADERS), _encode(scale.scale_of(view.decode(entry))))
+        return Response(
+            200,
+            dict(_HEADERS),
+            _encode(scale.scale_of(view.decode(entry), self.registry.custom.scale_paths(view.served))),
+        )
 
     async def _delete(
         self,

@@ -17,6 +17,7 @@ from drakkar.api.resource.conversion import convert
 from drakkar.apiserver.autoscaling import from_v1, to_v1
 from drakkar.apiserver.cache import Entry, Table
 from drakkar.apiserver.catalog import Served, Stored
+from drakkar.apiserver.custom.resources import Coercion
 from drakkar.apiserver.events import from_events_v1, to_events_v1
 
 Object = dict[str, Any]
@@ -29,13 +30,15 @@ _KEPT = 512
 class View:
     """One served version of one table."""
 
-    def __init__(self, served: Served, stored: Stored, table: Table):
+    def __init__(self, served: Served, stored: Stored, table: Table, coercion: Coercion | None = None):
         self.served = served
         self.stored = stored
         self.table = table
         self.hub = served.version == stored.version and served.group == stored.group
         self.head = b'{"kind":' + _encode(served.kind) + b',"apiVersion":' + _encode(served.api_version) + b","
         self._to, self._from = _conversions(served, stored)
+        if coercion is not None:
+            self._to, self._from = coercion.to_own, coercion.to_hub
         self._converted: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     def to_hub(self, obj: Object) -> Object:

@@ -15,7 +15,7 @@ Only webhooks wait for anything; whoever calls them decides anew when the object
 
 from drakkar.apiserver.admission.attributes import Attributes
 from drakkar.apiserver.admission.chain import Admission
-from drakkar.apiserver.admission.forms import BodyForms, ObjectForms
+from drakkar.apiserver.admission.forms import BodyForms, ObjectForms, ScaleForms
 from drakkar.apiserver.admission.quota import Charge
 
-__all__ = ["Admission", "Attributes", "BodyForms", "Charge", "ObjectForms"]
+__all__ = ["Admission", "Attributes", "BodyForms", "Charge", "ObjectForms", "ScaleForms"]

@@ -44,9 +44,11 @@ class Admission:
         rng: random.Random,
         authorizer: Authorizer,
         forms: Forms,
+        scales: ScaleForms,
     ):
         self._state = state
         self._forms = forms
+        self._scales = scales
         self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
         self.policies = Policies(state, catalog, authorizer, forms)
@@ -68,7 +70,7 @@ class Admission:
     def _shown(self, attributes: Attributes, forms: Forms | None) -> Forms:
         if forms is not None:
             return forms
-        return ScaleForms() if attributes.subresource == "scale" else self._forms
+        return self._scales if attributes.subresource == "scale" else self._forms
 
     def complete(self, stored: Stored, namespace: str, obj: Object) -> None:
         """Fills in what the server adds to a new object, in place; StatusError 403."""

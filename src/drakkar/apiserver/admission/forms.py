@@ -63,11 +63,14 @@ class ObjectForms:
 class ScaleForms:
     """Of a ``scale`` subresource: what is shown is the Scale of the object."""
 
+    def __init__(self, paths: Callable[[Served], scale.ScalePaths]):
+        self._paths = paths
+
     def show(self, obj: Object, served: Served) -> Object:
-        return scale.scale_of(copy(obj))
+        return scale.scale_of(copy(obj), self._paths(served))
 
     def take(self, obj: Object, served: Served, before: Object) -> Object:
-        return scale.rescale(copy(before), obj)
+        return scale.rescale(copy(before), obj, self._paths(served))
 
 
 class BodyForms:

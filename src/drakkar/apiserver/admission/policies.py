@@ -256,8 +256,8 @@ class Policies:
                 yield _Refusal(str(error), "", 0)
 
     def _judge(self, policy: _Policy, programs: _Programs, scope: Object, attributes: Attributes) -> Iterator[_Refusal]:
-        from drakkar.cel.errors import EvaluationError
         from drakkar.cel import expressions
+        from drakkar.cel.errors import EvaluationError
         from drakkar.cel.expressions import Budget, OutOfBudget, composed
 
         budget = Budget(expressions.BUDGET)

@@ -52,6 +52,7 @@ class SchemaNode:
         "map_type",
         "merge_key",
         "name",
+        "nullable",
         "patch_strategy",
         "preserve",
         "required",
@@ -84,6 +85,8 @@ class SchemaNode:
         self.merge_key = ""
         #: A custom struct that keeps fields it does not name.
         self.preserve = False
+        #: Whether null is a value of its own, which is kept (custom types only).
+        self.nullable = False
         #: A custom struct that holds a whole object of some kind.
         self.embedded = False
         self._fields: dict[str, SchemaNode] | None = None
@@ -255,6 +258,7 @@ class Schemas:
             node.patch_strategy = frozenset(strategy.split(","))
         node.merge_key = schema.get("x-kubernetes-patch-merge-key", node.merge_key)
         node.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields", node.preserve))
+        node.nullable = bool(schema.get("nullable", node.nullable))
         node.embedded = bool(schema.get("x-kubernetes-embedded-resource", node.embedded))
 
 

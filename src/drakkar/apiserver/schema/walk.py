@@ -256,8 +256,9 @@ def _prune_struct(obj: dict[str, Any], node: SchemaNode) -> None:
         if type(value) is field.exact:
             continue
         if value is None:
-            gone = gone or []
-            gone.append(name)
+            if not field.nullable:
+                gone = gone or []
+                gone.append(name)
             continue
         kind = field.kind
         if kind in _DEEP:
