@@ -273,7 +273,7 @@ class Registry:
             apply_schema_defaults(obj["status"], field)
 
     def _default_custom(self, view: View, obj: Object) -> None:
-        node = self.custom.node(view.served)
+        node = self.custom.hub_node(view.served, view.stored.version)
         if node is not None:
             meta = obj.pop("metadata")
             apply_schema_defaults(obj, node)
@@ -601,7 +601,7 @@ class Registry:
         else:
             errors = object_metadata.validate_metadata_update(obj, old, namespaced=stored.namespaced)
         if stored.custom:
-            errors = [*errors, *self.custom.faults(served, obj, old)]
+            errors = [*errors, *self._custom_faults(view, obj, old)]
         elif stored.prefix == DEFINITIONS and subresource is None:
             errors = [*errors, *custom_faults(obj, old)]
         if stored.group == REGISTRATION and (old is None or obj.get("spec") != old.get("spec") or "webhooks" in obj):
@@ -609,6 +609,13 @@ class Registry:
         if errors:
             name = obj["metadata"].get("name") or ""
             raise StatusError(status.invalid(served.group, served.kind, name, errors))
+
+    def _custom_faults(self, view: View, obj: Object, old: Object | None) -> list[FieldError]:
+        """Judged in the version that the client speaks, as upstream does."""
+        if not view.hub:
+            obj = view.from_hub(decode(encode(obj)))
+            old = None if old is None else view.from_hub(decode(encode(old)))
+        return self.custom.faults(view.served, obj, old)
 
     def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
         found = self.state.tables["/core/namespaces/"].entries.get(namespace)
@@ -664,17 +671,19 @@ class Registry:
     async def _remove_custom_objects(self, definition: Object) -> None:
         """The objects of a definition go with it, whatever finalizers they have."""
         spec = definition["spec"]
-        views = [self.view(served) for served in self.catalog.served.values() if served.stored is not None]
-        for view in views:
-            if view.stored.prefix == f"/{spec['group']}/{spec['names']['plural']}/":
-                for entry in list(view.table.entries.values()):
-                    while True:
-                        await self.idle(view.stored.store_key(entry.namespace, entry.name))
-                        current = view.table.entries.get(entry.key)
-                        if current is None:
-                            break
-                        with contextlib.suppress(Outrun):
-                            await self.remove(view, current, False)
+        prefix = f"/{spec['group']}/{spec['names']['plural']}/"
+        found = next((one for one in self.catalog.served.values() if one.stored and one.stored.prefix == prefix), None)
+        if found is None or found.stored is None:
+            return
+        view = View(found, found.stored, self.state.tables[prefix])
+        for entry in list(view.table.entries.values()):
+            while True:
+                await self.idle(view.stored.store_key(entry.namespace, entry.name))
+                current = view.table.entries.get(entry.key)
+                if current is None:
+                    break
+                with contextlib.suppress(Outrun):
+                    await self.remove(view, current, False)
 
     async def remove(self, view: View, entry: Entry, dry_run: bool, last: Object | None = None) -> Entry:
         """Removes an object at once; ``last`` is its last state where that differs from the stored one."""

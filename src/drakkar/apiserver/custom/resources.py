@@ -93,6 +93,10 @@ class CustomResources:
             return None
         return Coercion(self._node_of(served, served.version), self._node_of(served, hub))
 
+    def hub_node(self, served: Served, hub: str) -> SchemaNode | None:
+        """The schema of a custom kind in the version in which it is stored."""
+        return self._node_of(served, hub) if (served.group, hub, served.kind) in self.schemas else None
+
     def _node_of(self, served: Served, version: str) -> SchemaNode:
         key = (served.group, version, served.kind)
         found = self._nodes.get(key)
