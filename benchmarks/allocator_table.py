@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import allocator_irregular
+
 from drakkar.allocator import Fits, batch, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -266,6 +268,7 @@ def main() -> int:
             [str(bench.oracle), "version"], capture_output=True, check=True, text=True
         ).stdout.strip()
         lines, points = measure(bench, options.quick)
+        lines += allocator_irregular.rows()
     if options.write:
         (ROOT / "docs/performance-allocator.md").write_text(page(lines, version))
         (ROOT / "docs/performance-allocator.svg").write_text(plot(points))

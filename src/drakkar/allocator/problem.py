@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from drakkar.allocator.bounds import Bounds, may_fit
+from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
 from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
 from drakkar.allocator.needs import NodeTask
@@ -22,7 +22,8 @@ from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outco
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution, allocations, solution
-from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
+from drakkar.allocator.search import BudgetSpent
+from drakkar.allocator.stages import first_solution
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
@@ -30,6 +31,10 @@ from drakkar.inventory.snapshot import Node, NodeOrder, NodeView, Snapshot, node
 
 #: Steps that a search may take on one node, each about 5 to 50 microseconds.
 DEFAULT_BUDGET: Final = 20_000
+#: What helps when the budget ends before the search.
+UNDECIDED_CURE: Final = (
+    "ask for fewer devices with unequal constraints in one pod; where the extra drakkar[solver] is missing, install it"
+)
 _PLAN_LIMIT: Final = 256
 POLICIES: Final = ("drakkar", "upstream")
 
@@ -287,24 +292,18 @@ class Problem:
         if task.too_large is not None or task.incomplete is not None:
             return NoFit(named(self._reason(node_name), self.claims))
         try:
-            search = Search(task, budget, None)
-            try:
-                found = search.run()
-            except SwitchToPruning:
-                bounds = Bounds(task)
-                search = Search(task, budget, bounds)
-                found = search.run()
+            found = first_solution(task, budget)
         except BudgetSpent:
             reason = Reason(
                 reason="undecided",
                 message=f"node {node_name}: no answer within {budget} search steps",
                 claim="0",
                 nodes=1,
-                cure="raise the search budget, or ask for fewer devices with unequal constraints in one pod",
+                cure=UNDECIDED_CURE,
             )
             return GaveUp(named(reason, self.claims))
-        if found:
-            known.solution = solution(task, search)
+        if found is not None:
+            known.solution = solution(task, found)
             return self._fits(known.solution, node)
         invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
         if invalid is not None and self.plan.policy == "upstream":

@@ -200,6 +200,16 @@ class Search:
         """Whether there is a solution; ``chosen`` and ``rank`` then hold the first."""
         return self._claim(0) == DONE
 
+    def replay(self, choices: Iterable[tuple[int, int, int, tuple[int, ...]]]) -> bool:
+        """Takes these positions (claim, request, rank, positions); whether all rules allow it."""
+        for claim, request, rank, positions in choices:
+            self.rank[claim][request] = rank
+            need = self.task.claims[claim][request].needs[rank]
+            wanted = len(need.every) if need.every is not None else need.count
+            if len(positions) != wanted or not all(self._take(claim, need, p, must=False) for p in positions):
+                return False
+        return all(len(chosen) <= MAX_RESULTS for chosen in self.chosen)
+
     # The recursion.
 
     def _claim(self, claim: int) -> int:
