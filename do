@@ -58,6 +58,11 @@ kill)
     setup
     .venv/bin/python -m tests.support.killer "$@"
     ;;
+fuzz)
+    shift
+    setup
+    .venv/bin/python -m tests.fuzz "$@"
+    ;;
 bench)
     shift
     setup
@@ -70,12 +75,13 @@ lock)
         --group dev --no-header -o requirements.lock
     ;;
 help)
-    say "usage: ./do demo|test|setup|lint|slow|kill|bench|lock
+    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|lock
   demo   set up and run the 64-chip story on this machine
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
+  fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
   lock   renew requirements.lock from pyproject.toml"
     ;;

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from drakkar.api.errors import FieldError
 from drakkar.api.wire import Request
 from drakkar.apiserver import patch as patches
 from drakkar.apiserver import status
 from drakkar.apiserver.catalog import Served
-from drakkar.apiserver.negotiate import body_type
+from drakkar.apiserver.negotiate import body_type, patch_type
 from drakkar.apiserver.options import WriteOptions
+from drakkar.apiserver.scale import KIND as SCALE
 from drakkar.apiserver.schema import (
     SchemaNode,
     check,
@@ -71,6 +74,28 @@ class Bodies:
             prune(obj, schema)
         return obj
 
+    def scale(self, request: Request, *, patching: bool) -> Callable[[Object], Object]:
+        """What makes the wanted Scale of the current one; an applied Scale counts as a merge patch."""
+        schema = schemas().for_kind(*SCALE)
+        assert schema is not None
+        if not patching:
+            body = self.read_as(request, *SCALE)
+            return lambda current: body
+        kind = patch_type(request.headers.get("content-type", ""))
+        patch: Any = decode_yaml(request.body, "Scale")[0] if kind == "apply" else _json(request, kind, "Scale")
+
+        def change(current: Object) -> Object:
+            if kind == "json":
+                new = patches.apply_json_patch(current, patch)
+            elif kind == "strategic":
+                new = patches.apply_strategic_patch(current, patch, schema)
+            else:
+                new = patches.apply_merge_patch(current, patch)
+            check(new, schema)
+            return new
+
+        return change
+
     def options(self, request: Request) -> Object | None:
         """DeleteOptions in a body, if there are any."""
         if not request.body:
@@ -123,14 +148,7 @@ class Bodies:
             _claim_kind(obj, served)
             self._settle(obj, served, faults, options, warnings)
             return obj
-        import msgspec
-
-        if kind != "json":
-            return decode_json(request.body, served.kind)[0]
-        try:
-            return msgspec.json.decode(request.body)
-        except msgspec.DecodeError as error:
-            raise StatusError(status.bad_request(f"error decoding patch: {error}")) from None
+        return _json(request, kind, served.kind)
 
     def patched(
         self, old: Object, patch: Any, served: Served, kind: str, options: WriteOptions, warnings: list[str]
@@ -150,10 +168,18 @@ class Bodies:
         return new
 
 
+def _json(request: Request, kind: str, word: str) -> Any:
+    """A patch in JSON; only a JSON patch is no object."""
+    if kind != "json":
+        return decode_json(request.body, word)[0]
+    try:
+        return msgspec.json.decode(request.body)
+    except msgspec.DecodeError as error:
+        raise StatusError(status.bad_request(f"error decoding patch: {error}")) from None
+
+
 def _own(obj: Object) -> Object:
     """A copy whose parts nobody else holds: patches share what they leave alone."""
-    import msgspec
-
     return msgspec.json.decode(msgspec.json.encode(obj))
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from drakkar.api.errors import ParseError
 from drakkar.api.selectors import LabelSelector
 from drakkar.api.tree import at, text
 from drakkar.apiserver import status
 from drakkar.apiserver.status import StatusError
 
 Object = dict[str, Any]
+
+#: Group, version and kind of what the subresource speaks.
+KIND = ("autoscaling", "v1", "Scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,13 @@ def _selector_text(selector: Object | str | None) -> str:
         return selector  # as custom resources keep it
     if not selector.keys() <= {"matchLabels", "matchExpressions"}:
         selector = {"matchLabels": selector}  # replication controllers have plain labels
+    try:
+        requirements = LabelSelector.from_object(selector).requirements
+    except ParseError:
+        # Stored before selectors were validated: it selects nothing, so there is no text for it.
+        return ""
     parts: list[str] = []
-    for requirement in LabelSelector.from_object(selector).requirements:
+    for requirement in requirements:
         values = ",".join(sorted(requirement.values))
         match requirement.operator:
             case "In":

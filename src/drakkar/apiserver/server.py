@@ -37,7 +37,6 @@ from drakkar.apiserver.options import (
     revision,
     write_options,
 )
-from drakkar.apiserver.patch import apply_json_patch, apply_merge_patch
 from drakkar.apiserver.peers import Behind, Peers
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.registry import Registry
@@ -495,20 +494,15 @@ class ApiServer:
         warnings: list[str],
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
-        kind = patch_type(request.headers.get("content-type", "")) if info.verb == "patch" else ""
-        body: Any = msgspec.json.decode(request.body) if kind else self.bodies.decode(request, "Scale")[0]
+        change = self.bodies.scale(request, patching=info.verb == "patch")
 
         where = self.registry.custom.scale_paths(view.served)
 
         def transform(old: Object) -> Object:
-            if not kind:
-                return scale.rescale(old, body, where)
-            current = scale.scale_of(old, where)
-            merged = apply_json_patch(current, body) if kind == "json" else apply_merge_patch(current, body)
-            return scale.rescale(old, merged, where)
+            return scale.rescale(old, change(scale.scale_of(old, where)), where)
 
         attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings)
-        attributes.kind = ("autoscaling", "v1", "Scale")
+        attributes.kind = scale.KIND
         entry = await self.registry.update(
             view, namespace, info.name, "", transform, options, warnings, attributes=attributes
         )

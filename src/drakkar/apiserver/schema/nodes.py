@@ -94,8 +94,8 @@ class SchemaNode:
         self._table: Schemas | None = None
         #: Computed by the walker: does anything below have a default?
         self.defaulted: bool | None = None
-        #: Computed by the walker: required texts of this struct.
-        self.zeros: dict[str, None] | None = None
+        #: Computed by the walker: required scalars of this struct with their zeros.
+        self.zeros: dict[str, Any] | None = None
 
     @property
     def fields(self) -> dict[str, SchemaNode]:

@@ -373,22 +373,28 @@ def _is_canonical(text: str) -> bool:
         return False
 
 
-def _zeros(node: SchemaNode) -> dict[str, None]:
-    """Names, in order, of a struct's required texts; remembered in the node."""
+#: Types of zeros that are written.
+_ZEROS = frozenset({str, int, bool})
+
+
+def _zeros(node: SchemaNode) -> dict[str, Any]:
+    """What Go writes for a struct's required texts, numbers and truths that nobody set; remembered in the node."""
     zeros = node.zeros
     if zeros is None:
         fields = node.fields
-        zeros = node.zeros = dict.fromkeys(
-            name for name in node.required if (field := fields.get(name)) is not None and field.default == ""
-        )
+        zeros = node.zeros = {
+            name: field.default
+            for name in node.required
+            if (field := fields.get(name)) is not None and type(field.default) in _ZEROS and not field.default
+        }
     return zeros
 
 
 def write_zeros(value: Any, node: SchemaNode) -> None:
-    """Sets required texts that are absent to "", in place, as Go writes them.
+    """Sets required scalars that are absent to their zero, in place, as Go writes them.
 
     ``value`` has passed :func:`prune`. Readers then need not reckon with conditions without a
-    type or references without a uid.
+    type, references without a uid or ports without a number.
     """
     kind = node.kind
     if kind == "struct":
@@ -396,8 +402,8 @@ def write_zeros(value: Any, node: SchemaNode) -> None:
         for name, item in value.items():
             if type(item) is not str and (field := fields.get(name)) is not None and field.kind in _DEEP:
                 write_zeros(item, field)
-        for name in _zeros(node):
-            value.setdefault(name, "")
+        for name, zero in _zeros(node).items():
+            value.setdefault(name, zero)
     elif kind == "list":
         items = node.items
         if items is not None and items.kind in _DEEP:
