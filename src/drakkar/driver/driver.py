@@ -112,6 +112,12 @@ class Driver(ABC):
         Of the claim only namespace, name and UID are known, it may be gone; `devices` is empty when the record is torn.
         """
 
+    def restore(self, claims: Mapping[str, Sequence[PreparedDevice]]) -> None:  # noqa: B027
+        """Told once, after the first discovery and before any call, which claims (by UID) stand prepared.
+
+        What the hardware shows beyond that was left by a crash and may be removed.
+        """
+
     def health(self) -> Mapping[str, Health]:
         """State of devices by name (`pool/name` where a driver has several pools); who is left out is healthy.
 

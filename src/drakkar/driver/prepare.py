@@ -102,10 +102,13 @@ class Preparer:
                     answers[claim.uid] = wire.NodeUnprepareResourceResponse(error=_words("unprepare", claim, error))
         return wire.NodeUnprepareResourcesResponse(answers)
 
+    def known(self) -> dict[str, Record]:
+        """The claims that were begun on this node, by UID."""
+        return {uid: record for uid, record in self._checkpoints.all().items() if isinstance(record, Record)}
+
     def prepared(self) -> dict[str, Record]:
         """The claims that are prepared on this node, by UID."""
-        found = self._checkpoints.all().items()
-        return {uid: record for uid, record in found if isinstance(record, Record) and record.state == "prepared"}
+        return {uid: record for uid, record in self.known().items() if record.state == "prepared"}
 
     def _prepare(self, asked: wire.Claim) -> list[wire.Device]:
         with self._locked(asked.uid):

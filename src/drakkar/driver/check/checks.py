@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from drakkar.api.errors import ApiError
 from drakkar.api.formats import dns_subdomain
+from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.driver.check.report import Finding, Report
 from drakkar.driver.check.subject import PATIENCE, CheckFailed, Subject
@@ -133,7 +134,10 @@ async def advertised_is_delivered(subject: Subject) -> None:
 
 
 async def several_requests(subject: Subject) -> None:
-    found = await _devices(subject, 2)
+    await _devices(subject, 2)
+    found = _side_by_side(await subject.slices())
+    if len(found) < 2:
+        raise _NotApplicable("no two devices can be had at once")
     wanted = [(pool, device.name) for pool, device in found[:2]]
     async with _prepared(subject, wanted) as (_, answer):
         got = {(d.pool_name, d.device_name): d.request_names for d in answer.devices}
@@ -248,7 +252,8 @@ async def device_in_use(subject: Subject) -> None:
 
 
 async def parallel_claims(subject: Subject) -> None:
-    found = (await _devices(subject))[:PARALLEL]
+    await _devices(subject)
+    found = _side_by_side(await subject.slices())[:PARALLEL]
     claims = [await subject.claim([(pool, device.name)]) for pool, device in found]
     answers: list[dict[str, wire.NodePrepareResourceResponse]] = []
     try:
@@ -430,6 +435,28 @@ async def _devices(subject: Subject, least: int = 1) -> list[tuple[str, v1.Devic
     if len(found) < least:
         raise _NotApplicable(f"needs {least} devices, the driver publishes {len(found)}")
     return found
+
+
+def _side_by_side(slices: Sequence[v1.ResourceSlice]) -> list[tuple[str, v1.Device]]:
+    """Devices that can be had at the same time: in order, as far as the counters of their pool go."""
+    left: dict[tuple[str, str, str], Quantity] = {}
+    for found in slices:
+        for counters in found.spec.sharedCounters or ():
+            for name, counter in counters.counters.items():
+                left[found.spec.pool.name, counters.name, name] = Quantity.parse(counter.value)
+    chosen: list[tuple[str, v1.Device]] = []
+    for found in slices:
+        pool = found.spec.pool.name
+        for device in found.spec.devices or ():
+            draws = {
+                (pool, consumed.counterSet, name): Quantity.parse(counter.value)
+                for consumed in device.consumesCounters or ()
+                for name, counter in consumed.counters.items()
+            }
+            if all(key in left and left[key] >= amount for key, amount in draws.items()):
+                left |= {key: left[key] - amount for key, amount in draws.items()}
+                chosen.append((pool, device))
+    return chosen
 
 
 @asynccontextmanager
