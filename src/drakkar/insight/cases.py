@@ -8,6 +8,8 @@ scheduler and controllers behind it; where it comes from is the caller's busines
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -97,7 +99,7 @@ class _Run:
         self.pending: dict[str, Explanation] = {}
 
     async def create(self, obj: Object) -> None:
-        kind = self._kind(obj)
+        kind = await self._kind(obj)
         body = _roomy(obj) if kind is kinds.NODE else obj
         namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
         try:
@@ -105,20 +107,28 @@ class _Run:
         except ApiError as error:
             self.errors[(obj["kind"], obj["metadata"]["name"])] = error
 
-    def _kind(self, obj: Object) -> Kind:
-        known = self.kinds.get((obj["apiVersion"], obj["kind"]))
-        if known is not None:
-            return known
-        group, _, version = str(obj["apiVersion"]).rpartition("/")
+    async def _kind(self, obj: Object) -> Kind:
+        key = (str(obj["apiVersion"]), str(obj["kind"]))
+        known = self.kinds.get(key)
+        if known is None:
+            known = self.kinds[key] = await self._discovered(*key)
+        return known
+
+    async def _discovered(self, api_version: str, name: str) -> Kind:
+        """What the server says of a kind that cases do not know by themselves."""
+        group, _, version = api_version.rpartition("/")
         for kind in kinds.KINDS:
-            if (kind.group, kind.kind) == (group, obj["kind"]):
-                return Kind(group, version, kind.kind, kind.plural, kind.namespaced)
-        if (group, obj["kind"]) == ("", "ResourceQuota"):
-            return Kind("", "v1", "ResourceQuota", "resourcequotas", True)
-        raise UsageError(f"{obj['apiVersion']} {obj['kind']} {obj['metadata'].get('name')}: kind not known to cases")
+            if (kind.group, kind.kind) == (group, name):
+                return Kind(group, version, name, kind.plural, kind.namespaced)
+        path = f"/apis/{api_version}" if group else f"/api/{version}"
+        with contextlib.suppress(ApiError):
+            for resource in json.loads((await self.client.send("GET", path)).body).get("resources") or ():
+                if resource["kind"] == name and "/" not in resource["name"]:
+                    return Kind(group, version, name, resource["name"], bool(resource["namespaced"]))
+        raise UsageError(f"{api_version} {name}: no such kind on the server; it cannot be part of a case")
 
     async def settle(self, pod: Object) -> None:
-        """Until the pod has a node, or the scheduler has said why not and would say so again."""
+        """Until the pod has a node, or the scheduler has said why not and would say so again; not while it is gated."""
         name, namespace = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
         if ("Pod", name) in self.errors:
             return
@@ -126,7 +136,7 @@ class _Run:
         deadline = loop.time() + PATIENCE
         while loop.time() < deadline:
             stored = await self.client.get(kinds.POD, name, namespace)
-            if objects.pod_node(stored):
+            if objects.pod_node(stored) or stored["spec"].get("schedulingGates"):
                 return
             refused = objects.condition_is(stored, names.POD_SCHEDULED, "False")
             made = None not in objects.pod_claim_names(stored).values()

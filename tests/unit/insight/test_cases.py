@@ -62,6 +62,15 @@ def test_real_world(name: str, seed: int | None):
     assert result.ok
 
 
+OWN = sorted((Path(__file__).parents[2] / "cases").glob("*/expect.yaml"))
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("folder", [path.parent for path in OWN], ids=lambda folder: folder.name)
+def test_cases_of_our_own(folder: Path, seed: int | None):
+    assert asyncio.run(run_case(folder, shuffle_seed=seed, plane_factory=case_plane)).misses == []
+
+
 def test_a_case_of_ones_own(tmp_path: Path):
     devices = [{"claim": "e", "request": "r", "driver": "d.example.com", "pool": ["p"], "count": 2}]
     expect = {
@@ -113,3 +122,26 @@ def test_an_object_that_is_refused_unexpectedly_is_a_miss(tmp_path: Path):
 def test_a_folder_without_expectation_is_a_usage_error(tmp_path: Path):
     with pytest.raises(UsageError, match=r"expect\.yaml"):
         asyncio.run(run_case(tmp_path, plane_factory=case_plane))
+
+
+def test_kinds_that_only_the_server_knows(tmp_path: Path):
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "high"},
+        "value": 1000,
+    }
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": []}}
+    important = pod("p", 1)
+    important["spec"]["priorityClassName"] = "high"
+    expect = {"pods": [{"name": "p", "scheduled": True}]}
+    assert case(tmp_path, expect, group, limits, template(1), important).misses == []
+    with pytest.raises(UsageError, match="v1 Ship: no such kind"):
+        case(tmp_path, expect, {"apiVersion": "example.com/v1", "kind": "Ship", "metadata": {"name": "s"}})
+
+
+def test_what_a_reason_must_not_mention(tmp_path: Path):
+    entry = {"name": "p", "scheduled": False, "reason": "not-enough-devices", "mustNotMention": ["published"]}
+    result = case(tmp_path, {"pods": [entry]}, template(3), pod("p", 3))
+    assert len(result.misses) == 1
+    assert "the reason mentions ['published']" in result.misses[0]
