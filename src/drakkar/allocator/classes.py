@@ -94,11 +94,10 @@ class Classes:
             self._kinds.clear()
             self._known.clear()
         table, switches = snapshot.shared.selectors, snapshot.switches
-        key = (
-            base.form,
-            *[alternative.on_base(base, table, switches) for alternative in self._alternatives],
-            *[table.codes(attribute, base) for attribute in self._attributes],
-        )
+        key: Key = (base.form, *[alternative.on_base(base, table, switches) for alternative in self._alternatives])
+        if self._attributes:
+            rows = table.rows_of(base)
+            key += tuple([table.codes(attribute, rows) for attribute in self._attributes])
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = PoolKind()

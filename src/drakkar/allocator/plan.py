@@ -103,7 +103,8 @@ class Alternative:
                 self._bases.clear()
                 self._alike.clear()
                 self._consumption.clear()
-            answers = [table.answers(text, base) for _, _, text in self.selectors]
+            rows = table.rows_of(base)
+            answers = [table.answers(text, rows) for _, _, text in self.selectors]
             key = (base.form, *answers)
             found = self._alike.get(key)
             if found is None:

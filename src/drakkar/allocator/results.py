@@ -66,9 +66,14 @@ def allocations(
     made: list[AllocationResult] = []
     # Upstream's oldest variant does not know bindsToNode.
     binds = plan.policy != "upstream" or switches.variant != "stable"
+    pools = view.pools
     for choices, config in found.claims:
-        records = [view.pools[choice.pool].view.base.devices[choice.local] for choice in choices]
-        results = [_result(*pair, switches, share_id) for pair in zip(choices, records, strict=True)]
+        records: list[DeviceRecord] = []
+        results: list[DeviceRequestAllocationResult] = []
+        for choice in choices:
+            record = pools[choice.pool].view.base.devices[choice.local]
+            records.append(record)
+            results.append(_result(choice, record, switches, share_id))
         devices = DeviceAllocationResult(config=[*config] or None, results=results or None)
         made.append(AllocationResult(devices=devices, nodeSelector=_node_selector(node, records, binds)))
     return tuple(made)

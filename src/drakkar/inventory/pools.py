@@ -559,7 +559,7 @@ def _is_shared(record: SliceRecord) -> bool:
 class Pool:
     """All slices of one (driver, pool name). Never changes; a new slice makes a new pool."""
 
-    __slots__ = ("_bases", "_forms", "_lone", "_usable", "_views", "hooks", "index", "key", "slices")
+    __slots__ = ("_bases", "_forms", "_full", "_usable", "_views", "_whole", "hooks", "index", "key", "slices")
 
     def __init__(self, key: PoolKey, index: int, slices: dict[str, SliceRecord], forms: Forms) -> None:
         self.key = key
@@ -567,10 +567,12 @@ class Pool:
         self.index = index
         self.slices = slices
         self._forms = forms
-        #: Member names → base, and relevant slices → view, both in the pool's usual case of one slice without a table.
-        self._bases: dict[tuple[str, ...], Base] | None = None
+        #: The view of nodes that all slices reach, and the base of all slices, mostly the only ones.
+        self._whole: PoolView | None = None
+        self._full: Base | None = None
+        #: Relevant slices → view, and member slices → base, where it is otherwise.
         self._views: dict[tuple[str, ...], PoolView | None] | None = None
-        self._lone: PoolView | None = None
+        self._bases: dict[tuple[str, ...], Base] | None = None
         #: Slices that the features allow, those of one node first.
         self._usable = [record for record in slices.values() if self._is_usable(record)]
         if len(self._usable) > 1:
@@ -622,13 +624,12 @@ class Pool:
         """The pool as seen by a node that these slices reach; None when it counts for nothing there."""
         if not relevant:
             return None
-        if len(self.slices) == 1:
-            if self._lone is None:
-                self._lone = self._make_view(relevant)
-            return self._lone
+        if len(relevant) == len(self.slices):
+            if self._whole is None:
+                self._whole = self._make_view(_newest(relevant))
+            return self._whole
         if len(relevant) > 1:
-            newest = max([record.generation for record in relevant])
-            relevant = [record for record in relevant if record.generation == newest]
+            relevant = _newest(relevant)
         names = tuple([record.name for record in relevant])
         if self._views is None:
             self._views = {}
@@ -675,18 +676,24 @@ class Pool:
         return fault
 
     def _base(self, members: list[SliceRecord]) -> Base:
-        if len(self.slices) == 1 and self._lone is not None and members:
-            return self._lone.base
-        ordered = sorted(members, key=_bytewise) if len(members) > 1 else members
+        if len(members) == len(self.slices):
+            if self._full is None:
+                self._full = Base(self.key, tuple(sorted(members, key=_bytewise)), self._forms)
+            return self._full
+        ordered = sorted(members, key=_bytewise)
         names = tuple([record.name for record in ordered])
         if self._bases is None:
             self._bases = {}
         found = self._bases.get(names)
         if found is None:
             found = self._bases[names] = Base(self.key, tuple(ordered), self._forms)
-            if len(members) < len(self.slices):
-                found.beside = tuple([record for name, record in self.slices.items() if name not in names])
+            found.beside = tuple([record for name, record in self.slices.items() if name not in names])
         return found
+
+
+def _newest(records: list[SliceRecord]) -> list[SliceRecord]:
+    newest = max([record.generation for record in records])
+    return [record for record in records if record.generation == newest]
 
 
 def _bytewise(record: SliceRecord) -> bytes:

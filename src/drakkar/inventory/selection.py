@@ -539,38 +539,34 @@ class SelectorTable:
             for record in pool.slices.values():
                 self.enter(record)
 
-    def answers(self, text: str, base: Base) -> bytes:
-        """What the selector says per position of a pool: NO, YES or ERROR."""
-        selector = self.selector(text)
-        parts: list[bytearray] = []
+    def rows_of(self, base: Base) -> list[tuple[int, int]]:
+        """Where the devices of a pool stand in the tables: first row and end, slice by slice."""
+        found: list[tuple[int, int]] = []
         for member in base.members:
-            if member.name not in base.firsts or not member.devices:
-                continue
-            row = self.enter(member)
-            end = row + len(member.devices)
-            if len(selector.results) < end:
-                selector.extend(self)
-            parts.append(selector.results[row:end])
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+            if member.devices and member.name in base.firsts:
+                row = self.enter(member)
+                found.append((row, row + len(member.devices)))
+        return found
 
-    def codes(self, attribute: str, base: Base) -> bytes:
-        """The values of an attribute at the positions of a pool; equal bytes stand for equal values."""
+    def answers(self, text: str, rows: list[tuple[int, int]]) -> bytes:
+        """What the selector says at each of the rows: NO, YES or ERROR."""
+        selector = self.selector(text)
+        if len(selector.results) < len(self.rows):
+            selector.extend(self)
+        return b"".join([selector.results[first:end] for first, end in rows])
+
+    def codes(self, attribute: str, rows: list[tuple[int, int]]) -> bytes:
+        """The values of an attribute at the rows; equal bytes stand for equal values."""
         domain, _, name = attribute.partition("/")
         column = self.column(("attributes", domain, name))
-        parts: list[bytes] = []
-        for member in base.members:
-            if member.name not in base.firsts or not member.devices:
-                continue
-            row = self.enter(member)
-            end = row + len(member.devices)
-            if len(column.raw) < end:
-                column.extend(self)
-            parts.append(column.codes[row:end].tobytes())
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(column.raw) < len(self.rows):
+            column.extend(self)
+        codes = column.codes
+        return b"".join([codes[first:end].tobytes() for first, end in rows])
 
     def select(self, text: str, base: Base) -> tuple[int, int]:
         """Positions of a pool that the selector passes, and positions where it fails with an error."""
-        answers = self.answers(text, base)
+        answers = self.answers(text, self.rows_of(base))
         return mask_of(answers, YES), mask_of(answers, ERROR)
 
 

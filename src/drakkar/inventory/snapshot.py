@@ -8,7 +8,8 @@ it, for plans and for deciding about several pods before anything is written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from drakkar.api.resource.v1 import AllocationResult, Device, DeviceClass
@@ -27,7 +28,7 @@ NO_POOLS: tuple[Pool, ...] = ()
 class Node:
     """A node and the pools that reach it. A change of its labels makes a new one."""
 
-    __slots__ = ("features", "labels", "name", "view", "view_of")
+    __slots__ = ("features", "labels", "name", "view", "view_of", "world")
 
     def __init__(self, name: str, labels: dict[str, str], features: frozenset[str]) -> None:
         self.name = name
@@ -36,6 +37,8 @@ class Node:
         self.view: NodeView | None = None
         #: What the kept view was made of; it counts only while this is unchanged.
         self.view_of: tuple[tuple[Pool, ...], ...] = ()
+        #: Number of the world in which that was last found to be so.
+        self.world = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +112,8 @@ class World:
     hooks: dict[Hook, tuple[Pool, ...]]
     #: Pools that every node has to look at.
     everywhere: tuple[Pool, ...]
+    #: Tells worlds apart, those of other inventories too.
+    number: int = field(default_factory=count(1).__next__)
 
 
 def pools_for(world: World, node: Node) -> tuple[tuple[Pool, ...], ...]:
@@ -128,16 +133,20 @@ def pools_for(world: World, node: Node) -> tuple[tuple[Pool, ...], ...]:
 
 def node_view(world: World, node: Node) -> NodeView:
     """The node's view, made when first needed and again after a change of the pools that reach it."""
-    sources = pools_for(world, node)
     kept = node.view
+    if kept is not None and node.world == world.number:
+        return kept
+    sources = pools_for(world, node)
     if kept is not None and len(sources) == len(node.view_of):
         for new, old in zip(sources, node.view_of, strict=True):
             if new is not old:
                 break
         else:
+            node.world = world.number
             return kept
     node.view = made = _make_view(node, sources)
     node.view_of = sources
+    node.world = world.number
     return made
 
 

@@ -9,16 +9,14 @@ Source: spec/allocation.md sections 1 and 12.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from drakkar.api.resource.v1 import AllocationResult
 from drakkar.inventory.devices import PoolKey, amount
 from drakkar.inventory.draws import Remembered, device_key, told_by
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """One result of an allocation: a whole device, or with ``share`` a part of one."""
 
     pool: PoolKey
@@ -32,16 +30,17 @@ class Holding:
 def holdings_of(allocation: AllocationResult, shares: bool) -> tuple[Holding, ...]:
     """What an allocation takes away; admin access takes nothing, and shares count as whole devices if off."""
     found: list[Holding] = []
-    told = told_by(allocation) if allocation.devices.config else {}
+    told = told_by(allocation) if allocation.devices.config else None
     for result in allocation.devices.results or ():
         if result.adminAccess:
             continue
         pool = (result.driver, result.pool)
+        drawn = told.get(device_key(result)) if told else None
         if shares and result.shareID is not None:
-            capacity = tuple((name, amount(text)) for name, text in (result.consumedCapacity or {}).items())
-            found.append(Holding(pool, result.device, result.shareID, capacity, told.get(device_key(result))))
+            capacity = tuple([(name, amount(text)) for name, text in (result.consumedCapacity or {}).items()])
+            found.append(Holding(pool, result.device, result.shareID, capacity, drawn))
         else:
-            found.append(Holding(pool, result.device, None, (), told.get(device_key(result))))
+            found.append(Holding(pool, result.device, None, (), drawn))
     return tuple(found)
 
 
@@ -63,11 +62,12 @@ class PoolUsage:
         self.cache: dict[int, object] = {}
 
     def _copy(self) -> PoolUsage:
-        other = PoolUsage()
-        other.dedicated = dict(self.dedicated)
+        other = PoolUsage.__new__(PoolUsage)
+        other.dedicated = self.dedicated.copy()
         other.shares = self.shares
         other.consumed = self.consumed
         other.ghosts = self.ghosts
+        other.cache = {}
         return other
 
     def booked(self, holding: Holding) -> PoolUsage:
