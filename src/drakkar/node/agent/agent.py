@@ -1,0 +1,310 @@
+"""The node agent: one node of a cluster, from registration to the end of its pods.
+
+Order of a start: what stands on disk is read, drivers may register, pods that the API does not know any more are ended
+and their claims unprepared, slices of the last life are wiped; only then the node joins and says that it is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError, EnvironmentProblem
+from drakkar.api.kinds import NODE, POD
+from drakkar.api.meta import Object
+from drakkar.api.objects import name_of, namespace_of, pod_is_done, uid_of
+from drakkar.client.cache import Caches
+from drakkar.client.client import Client
+from drakkar.client.events import EventRecorder
+from drakkar.client.transport import Unreachable
+from drakkar.node.agent import machine, metrics
+from drakkar.node.agent.claims import Claims
+from drakkar.node.agent.context import Context, Facts, HostNetwork, Network, Paths
+from drakkar.node.agent.endpoint import Endpoint
+from drakkar.node.agent.health import DeviceHealths
+from drakkar.node.agent.host import AgentHost
+from drakkar.node.agent.nodeobject import NodeDescription, label_patch, registration, status_patch
+from drakkar.node.agent.plugins import Plugins
+from drakkar.node.agent.runtime import Runtime
+from drakkar.node.agent.slices import PATIENCE, Slices
+from drakkar.node.agent.worker import Worker
+from drakkar.node.heartbeat import Beat, Heartbeats
+from drakkar.plugin import wire
+from drakkar.plugin.cdi import SpecFolders
+from drakkar.plugin.checkpoint import CheckpointError, Checkpoints, boot_id
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two sweeps for claims whose pods are gone, and between two writes of the node's status.
+_SWEEP, _STATUS = 60.0, 300.0
+#: Seconds before joining is tried again.
+_REJOIN = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an agent runs. Times are in seconds."""
+
+    node: str
+    root: Path
+    address: str
+    #: Where containers reach the API server.
+    api: tuple[str, int]
+    cdi_folders: Sequence[Path]
+    port: int = 0
+    listen: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    lease_duration: float = 40.0
+    lease_period: float = 10.0
+    slice_patience: float = PATIENCE
+
+
+class Agent:
+    """Runs until it is cancelled; containers go on and are found again by the next agent on the same root folder."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        settings: Settings,
+        runtime: Runtime,
+        tls: ssl.SSLContext,
+        *,
+        network: Network | None = None,
+    ):
+        self._client = client
+        self._clock = clock
+        self.settings = settings
+        self.paths = Paths(settings.root)
+        self._slices = Slices(client, clock, settings.node, patience=settings.slice_patience)
+        self.healths = DeviceHealths(clock.monotonic)
+        self.plugins = Plugins(self.paths.registry, clock, health=self._health_heard, usable=self._slices.usable)
+        self._runtime = runtime
+        self._tls = tls
+        self._network = network or HostNetwork(settings.address)
+        self._workers: dict[str, Worker] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._beats = Heartbeats(
+            client,
+            clock,
+            period=settings.lease_period,
+            duration=settings.lease_duration,
+            expired=lambda _: self._rejoin.set(),
+        )
+        self._beat = Beat(settings.node)
+        self._rejoin = asyncio.Event()
+        self.claims: Claims | None = None
+        self._context: Context | None = None
+        self._about: NodeDescription | None = None
+        #: Set once the node has said that it is ready.
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises EnvironmentProblem when the root folder or the port cannot be used."""
+        try:
+            self.paths.make()
+            self.claims = Claims(self._client, self.plugins, Checkpoints(self.paths.claims, boot=boot_id()))
+            self.claims.load()
+        except (OSError, CheckpointError) as error:
+            raise EnvironmentProblem(f"--root {self.settings.root}: {error}") from None
+        context = self._context = self._make_context(self.claims)
+        host = AgentHost(self._find, lambda: list(self._workers.values()), self.paths)
+        endpoint = Endpoint(host, self._tls, clock=self._clock.time, metrics=lambda: metrics.render(self))
+        try:
+            await endpoint.start(self.settings.listen or self.settings.address, self.settings.port)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the agent cannot listen at port {self.settings.port}: {error.strerror}"
+            ) from None
+        self._about = NodeDescription(
+            name=self.settings.node,
+            address=self.settings.address,
+            port=endpoint.port,
+            labels=self.settings.labels,
+            capacity=context.facts.allocatable,
+            info=machine.info(self._runtime.name, self._runtime.version),
+            architecture=machine.architecture(),
+        )
+        caches = Caches(self._client)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.plugins.run(), name="plugins")
+                await self._end_unknown(context)
+                await self._slices.wipe()
+                pods = caches.of(POD, field_selector=f"spec.nodeName={self.settings.node}")
+                pods.subscribe(self._pod_changed)
+                await caches.start()
+                await caches.synced()
+                group.create_task(self._stay_joined(), name="join")
+                group.create_task(self._beats.run(), name="lease")
+                group.create_task(self._sweep(), name="sweep")
+                group.create_task(self._expire_health(), name="health")
+        finally:
+            await caches.stop()
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._slices.close()
+            await endpoint.close()
+
+    def _make_context(self, claims: Claims) -> Context:
+        settings = self.settings
+        return Context(
+            node=settings.node,
+            host_ip=settings.address,
+            client=self._client,
+            clock=self._clock,
+            recorder=EventRecorder(self._client, self._clock, "kubelet", host=settings.node),
+            paths=self.paths,
+            facts=Facts(machine.capacity(), settings.api),
+            runtime=self._runtime,
+            network=self._network,
+            claims=claims,
+            healths=self.healths,
+            specs=SpecFolders(settings.cdi_folders),
+            tmpfs=self._runtime.tmpfs,
+        )
+
+    # Pods.
+
+    def pods(self) -> int:
+        """How many pods the agent looks after."""
+        return len(self._workers)
+
+    def _find(self, namespace: str, name: str) -> Worker | None:
+        for worker in self._workers.values():
+            if (namespace_of(worker.pod), name_of(worker.pod)) == (namespace, name) and not worker.vanished:
+                return worker
+        return None
+
+    def _pod_changed(self, event_type: str, old: Object | None, new: Object) -> None:
+        uid = uid_of(new)
+        worker = self._workers.get(uid)
+        if event_type == "DELETED":
+            if worker is not None:
+                worker.vanish()
+            return
+        if worker is not None:
+            worker.update(new)
+        elif not pod_is_done(new) or self.paths.pod(uid).exists():
+            self._start(new)
+
+    def _start(self, pod: Object) -> Worker:
+        assert self._context is not None
+        worker = Worker(self._context, pod, self._gone)
+        self._workers[worker.uid] = worker
+        task = asyncio.create_task(worker.run(), name=f"pod-{namespace_of(pod)}/{name_of(pod)}")
+        self._tasks[worker.uid] = task
+        task.add_done_callback(_report)
+        return worker
+
+    def _gone(self, worker: Worker) -> None:
+        self._workers.pop(worker.uid, None)
+        self._tasks.pop(worker.uid, None)
+
+    async def _end_unknown(self, context: Context) -> None:
+        """End what the API does not know any more, before anybody may rely on this node again."""
+        while True:
+            try:
+                listed = await self._client.list(POD, field_selector=f"spec.nodeName={self.settings.node}")
+                break
+            except (ApiError, Unreachable) as error:
+                logger.warning("cannot list the pods of node %s: %s", self.settings.node, error)
+                await self._clock.sleep(_REJOIN)
+        known = {uid_of(pod) for pod in listed.items}
+        ending: list[asyncio.Task[None]] = []
+        for folder in context.paths.pods.iterdir():
+            if folder.name not in known:
+                with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+                    worker = self._start(msgspec.json.decode((folder / "pod.json").read_bytes()))
+                    worker.vanish()
+                    ending.append(self._tasks[worker.uid])
+        await asyncio.gather(*ending, return_exceptions=True)
+        assert self.claims is not None
+        for problem in await self.claims.sweep(known):
+            logger.warning("left over from an earlier life: %s", problem)
+
+    async def _sweep(self) -> None:
+        assert self.claims is not None
+        while True:
+            await self._clock.sleep(_SWEEP)
+            for problem in await self.claims.sweep(self._workers.keys()):
+                logger.warning("claims of pods that are gone: %s", problem)
+
+    # The node.
+
+    async def _stay_joined(self) -> None:
+        """Join, and join again whenever the lease ran out; say from time to time how the node is."""
+        joined = False
+        while True:
+            self._rejoin.clear()
+            try:
+                if not joined or not self._beats.is_current(self._beat):
+                    await self._join()
+                    joined = True
+                else:
+                    await self._write_status()
+            except (ApiError, Unreachable) as error:
+                logger.warning("node %s cannot join: %s", self.settings.node, error)
+                joined = False
+                await self._clock.sleep(_REJOIN)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rejoin.wait(), _STATUS)
+
+    async def _join(self) -> None:
+        assert self._about is not None
+        node = await self._node()
+        await self._beats.join(self._beat, node)
+        patch = label_patch(node, self._about)
+        if patch is not None:
+            node = await self._client.patch(NODE, self._about.name, None, patch.body)
+        await self._write_status(node)
+        self.ready.set()
+
+    async def _node(self) -> Object:
+        assert self._about is not None
+        try:
+            return await self._client.get(NODE, self._about.name)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+        return await self._client.create(NODE, registration(self._about))
+
+    async def _write_status(self, node: Object | None = None) -> None:
+        assert self._about is not None
+        node = node or await self._node()
+        patch = status_patch(node, self._about, self._clock.time(), ready=True, words="the node agent is at work")
+        await self._client.patch(NODE, patch.name, None, patch.body, type="strategic", subresource="status")
+
+    # Devices.
+
+    def _health_heard(self, driver: str, response: wire.NodeWatchResourcesResponse | None) -> None:
+        self.healths.heard(driver, response)
+        assert self.claims is not None
+        for uid in self.claims.pods_with(driver):
+            worker = self._workers.get(uid)
+            if worker is not None:
+                worker.wake()
+
+    async def _expire_health(self) -> None:
+        """Wake pods when a report has become too old, since nobody else would."""
+        while True:
+            due = self.healths.expiry()
+            await self._clock.sleep(_REJOIN if due is None else max(0.1, due - self._clock.monotonic() + 0.01))
+            if due is not None and self.healths.expiry() != due:
+                for worker in list(self._workers.values()):
+                    worker.wake()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("%s ended: its pod is not looked after any more", task.get_name(), exc_info=task.exception())

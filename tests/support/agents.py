@@ -1,0 +1,126 @@
+"""A whole cluster of one node in one process: API server, controllers, scheduler and a real agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drakkar.api.kinds import POD, RESOURCECLAIM
+from drakkar.api.meta import Object
+from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver.streaming.agents import Agents
+from drakkar.client import Client, MemoryTransport
+from drakkar.client.clock import SystemClock
+from drakkar.controllers import Controllers, ControllerSettings
+from drakkar.driver.driver import Driver
+from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.node.agent.agent import Agent, Settings
+from drakkar.node.agent.process_runtime import ProcessRuntime
+from drakkar.node.agent.runtime import Runtime
+from drakkar.scheduler import Scheduler
+
+NODE = "n1"
+
+
+@dataclass
+class Cluster:
+    """What a test talks to; ``root`` is the agent's folder (short: sockets lie in it)."""
+
+    server: ApiServer
+    serving: Serving
+    pki: Pki
+    client: Client
+    root: Path
+    kubeconfig: Path
+    runtime: Callable[[], Runtime]
+    tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict[str, asyncio.Task[Any]])
+    agent: Agent | None = None
+
+    def as_user(self, user: str, *groups: str) -> Client:
+        """A client of this user over the memory transport."""
+        return Client(MemoryTransport(self.server.handle, self.server.token(user, *groups)))
+
+    def run(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a part until the end of the test, or until :meth:`stop`."""
+        self.tasks[name] = asyncio.create_task(work, name=name)
+
+    async def stop(self, name: str) -> None:
+        """As a kill: whatever it was doing ends in the middle."""
+        task = self.tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def start_agent(self, **settings: Any) -> Agent:
+        """Start an agent and wait until its node is ready."""
+        host, port = self.serving.host, self.serving.port
+        made = Settings(
+            **{
+                "node": NODE,
+                "root": self.root,
+                "address": "127.0.0.1",
+                "api": (host, port),
+                "cdi_folders": [self.root / "cdi"],
+            }
+            | settings
+        )
+        tls = self.pki.agent_context(f"system:node:{NODE}", ["127.0.0.1"])
+        client = self.as_user(f"system:node:{NODE}", "system:nodes")
+        self.agent = Agent(client, SystemClock(), made, self.runtime(), tls)
+        self.run("agent", self.agent.run())
+        await _either(self.agent.ready.wait(), self.tasks["agent"])
+        return self.agent
+
+    async def start_driver(self, driver: Driver, name: str = "driver", **settings: Any) -> DriverService:
+        """Start a driver beside the agent and wait until it is registered and published."""
+        made = NodeSettings(NODE, self.root, self.root / "cdi", health_period=0.05, **settings)
+        service = DriverService(driver, self.as_user(f"{name}", "drakkar:drivers"), SystemClock(), made)
+        self.run(name, service.run())
+        await _either(service.registered.wait(), self.tasks[name])
+        await _either(service.publication.published.wait(), self.tasks[name])
+        return service
+
+    async def pod(self, name: str) -> Object:
+        """The pod as it is now."""
+        return await self.client.get(POD, name, "default")
+
+    async def claims(self) -> list[Any]:
+        """All claims."""
+        return (await self.client.list(RESOURCECLAIM)).items
+
+
+async def _either(wanted: Coroutine[Any, Any, Any], running: asyncio.Task[Any]) -> None:
+    waiting = asyncio.ensure_future(wanted)
+    await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    if running.done():
+        running.result()
+    assert waiting.done(), "nothing happened within a minute"
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path, root: Path, runtime: Callable[[], Runtime] = ProcessRuntime) -> AsyncIterator[Cluster]:
+    """API server, controllers and scheduler; the agent is started by the test."""
+    clock = SystemClock()
+    server = await open_server(None, clock=clock)
+    pki = open_pki(folder / "pki")
+    server.agents = Agents(pki.agents_context())
+    serving = await serve(server, pki=pki)
+    kubeconfig = folder / "kubeconfig"
+    write_kubeconfig(kubeconfig, serving.url, pki)
+    client = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")))
+    made = Cluster(server, serving, pki, client, root, kubeconfig, runtime)
+    settings = ControllerSettings(root_ca=pki.ca_certificate.decode())
+    only = {"claims", "namespaces", "garbage", "serviceaccounts"}
+    controllers = Controllers(made.as_user("system:kube-controller-manager"), clock, only=only, settings=settings)
+    made.run("controllers", controllers.run())
+    made.run("scheduler", Scheduler(made.as_user("system:kube-scheduler"), clock).run())
+    try:
+        yield made
+    finally:
+        for name in reversed(list(made.tasks)):
+            await made.stop(name)
+        await serving.close()
+        await server.close()

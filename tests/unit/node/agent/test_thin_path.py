@@ -1,0 +1,189 @@
+"""The way of a pod with a device through a real agent: claim, driver, process, status, end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.errors import ApiError
+from drakkar.api.kinds import DEVICECLASS, EVENT, POD, RESOURCECLAIMTEMPLATE
+from drakkar.api.meta import Object
+from drakkar.api.resource import v1
+from drakkar.driver import AllocatedDevice, ContainerEdits, Driver, device
+from drakkar.driver.driver import Health
+from drakkar.plugin.cdi import Mount
+from tests.support.agents import Cluster, cluster
+from tests.support.eventually import eventually
+
+NAME = "hello.example.com"
+
+
+class Hello(Driver):
+    name = NAME
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prepared: list[str] = []
+        self.unprepared: list[str] = []
+        self.sick: dict[str, Health] = {}
+
+    def discover(self) -> Sequence[v1.Device]:
+        return [device(f"d{number}") for number in range(4)]
+
+    def prepare(self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> Sequence[ContainerEdits]:
+        self.prepared.append(claim.metadata.uid)
+        data = self.folder / "data"
+        data.write_text("from the device\n")
+        mount = Mount(hostPath=str(data), containerPath="/device/data", options=["ro", "bind"])
+        return [ContainerEdits(env=[f"HELLO={found.name}"], mounts=[mount]) for found in devices]
+
+    def unprepare(self, claim: Any, devices: Sequence[Any]) -> None:
+        self.unprepared.append(claim.uid)
+
+    def health(self) -> dict[str, Health]:
+        return self.sick
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Short, since sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="dk"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pod(name: str, script: str, **more: Any) -> Object:
+    container: Object = {"name": "main", "image": "any", "command": ["sh", "-c", script]}
+    container["resources"] = {"claims": [{"name": "hello"}]}
+    claims = [{"name": "hello", "resourceClaimTemplateName": "hello"}]
+    spec: Object = {"containers": [container], "resourceClaims": claims, "terminationGracePeriodSeconds": 1}
+    spec["restartPolicy"] = "Never"
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec | more}
+
+
+async def prepare_cluster(site: Cluster) -> None:
+    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+    await site.client.create(
+        DEVICECLASS,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": NAME},
+            "spec": {"selectors": [selector]},
+        },
+    )
+    request = {"name": "r", "exactly": {"deviceClassName": NAME}}
+    await site.client.create(
+        RESOURCECLAIMTEMPLATE,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "hello", "namespace": "default"},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        },
+    )
+
+
+async def gone(site: Cluster, name: str) -> bool:
+    try:
+        await site.pod(name)
+    except ApiError as error:
+        return error.code == 404
+    return False
+
+
+async def log(site: Cluster, name: str) -> str:
+    path = f"/api/v1/namespaces/default/pods/{name}/log"
+    response = await site.client.send("GET", path)
+    if response.stream is None:
+        return response.body.decode()
+    return b"".join([piece async for piece in response.stream]).decode()
+
+
+def test_a_pod_gets_its_device_and_gives_it_back(tmp_path: Path, root: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            agent = await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            script = 'echo "I have $HELLO"; cat $DRAKKAR_ROOT/device/data; trap "exit 3" TERM; sleep 100 & wait'
+            await site.client.create(POD, pod("p", script))
+            running = await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
+            (status,) = running["status"]["containerStatuses"]
+            (resources,) = status["allocatedResourcesStatus"]
+            assert resources["name"] == "claim:hello"
+            assert resources["resources"][0]["resourceID"].startswith(f"{NAME}/")
+            assert await eventually(lambda: log(site, "p"), lambda text: "\n" in text) == "I have d0\nfrom the device\n"
+            driver.sick = {"d0": Health("Unhealthy", "it coughs")}
+            await eventually(
+                lambda: site.pod("p"),
+                lambda p: (
+                    p["status"]["containerStatuses"][0]["allocatedResourcesStatus"][0]["resources"][0]["health"]
+                    == "Unhealthy"
+                ),
+            )
+            await site.client.delete(POD, "p", "default")
+            await eventually(lambda: gone(site, "p"), bool)
+            assert len(driver.prepared) == 1
+            assert driver.unprepared == driver.prepared
+            assert agent.claims is not None
+            assert agent.claims.records() == []
+            await eventually(site.claims, lambda claims: not claims)
+            await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left)
+
+    asyncio.run(run())
+
+
+def test_a_pod_that_ends_by_itself(tmp_path: Path, root: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            await site.client.create(POD, pod("good", "echo done"))
+            await site.client.create(POD, pod("bad", "exit 3"))
+            await eventually(lambda: site.pod("good"), lambda p: p["status"].get("phase") == "Succeeded")
+            bad = await eventually(lambda: site.pod("bad"), lambda p: p["status"].get("phase") == "Failed")
+            ended = bad["status"]["containerStatuses"][0]["state"]["terminated"]
+            assert (ended["exitCode"], ended["reason"]) == (3, "Error")
+            # Before the pod is said to be over, its devices are free.
+            assert sorted(driver.unprepared) == sorted(driver.prepared)
+            assert await log(site, "good") == "done\n"
+            await site.client.delete(POD, "good", "default")
+            await eventually(lambda: gone(site, "good"), bool)
+
+    asyncio.run(run())
+
+
+def test_without_its_driver_a_pod_waits(tmp_path: Path, root: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            await site.stop("driver")
+            await site.client.create(POD, pod("p", "echo $HELLO"))
+
+            async def events() -> list[str]:
+                return [event["reason"] for event in (await site.client.list(EVENT)).items]
+
+            await eventually(events, lambda reasons: "FailedPrepareDynamicResources" in reasons)
+            await site.start_driver(driver, "driver again")
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Succeeded")
+
+    asyncio.run(run())
