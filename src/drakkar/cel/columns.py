@@ -12,7 +12,7 @@ Source: spec/cel-choice.md section 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from drakkar.cel.access import Path
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError
 from drakkar.cel.program import Program
+from drakkar.cel.texttests import TextTest
 from drakkar.cel.values import ABSENT, kind_of
 
 #: In this order ``&&`` is the lesser and ``||`` the greater of two answers: an error counts unless the other decides.
@@ -37,11 +38,16 @@ class Column(Protocol):
     """One thing that expressions read, for every device of a fleet."""
 
     @property
-    def texts(self) -> Sequence[str] | None:
-        """The strings of all rows, to be looked at one by one; None where some row holds something else.
+    def texts(self) -> Sequence[str | None] | None:
+        """The strings of all rows, to be looked at one by one, None on rows without a value.
 
-        Also None where asking each distinct value once is cheaper.
+        None where some row holds something else, or where asking each distinct value once is cheaper.
         """
+        ...
+
+    @property
+    def absent(self) -> NDArray[np.bool_] | None:
+        """Rows without a value, None when there are none; only asked where ``texts`` is not None."""
         ...
 
     @property
@@ -143,9 +149,7 @@ class ColumnEvaluator:
         test = program.text_test()
         texts = None if test is None else column.texts
         if test is not None and texts is not None:
-            if test.wanted is not None:
-                return _of_bools(column.having(test.wanted) ^ test.negated)
-            return _of_bools(np.frombuffer(bytes(test.apply(texts)), dtype=np.bool_))
+            return _of_texts(program, path, column, test, texts)
         return _table(program, path, column.values)[column.codes]
 
     def _grouped(self, reads: frozenset[Path], columns: Sequence[Column]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -168,6 +172,23 @@ class ColumnEvaluator:
     def _each(self, program: Program) -> Answers:
         answers = (_answer(program, self._columns.device(row)) for row in range(self._columns.rows))
         return np.fromiter(answers, dtype=np.int8, count=self._columns.rows)
+
+
+def _of_texts(program: Program, path: Path, column: Column, test: TextTest, texts: Sequence[str | None]) -> Answers:
+    """Answers of a test over a column of strings."""
+    absent = column.absent
+    if test.wanted is not None:
+        answers = _of_bools(column.having(test.wanted) ^ test.negated)
+    elif absent is None:
+        answers = _of_bools(np.frombuffer(bytes(test.apply(cast("Sequence[str]", texts))), dtype=np.bool_))
+    else:
+        answers = np.zeros(len(texts), dtype=np.int8)
+        present = [text for text in texts if text is not None]
+        answers[~absent] = _of_bools(np.frombuffer(bytes(test.apply(present)), dtype=np.bool_))
+    if absent is not None:
+        # A device that has nothing at the path.
+        answers[absent] = _answer(program, DeviceInput.blank())
+    return answers
 
 
 def _of_bools(bools: NDArray[np.bool_]) -> Answers:
@@ -222,7 +243,7 @@ class ValueColumn:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._rows = values
-        self._texts = all(kind_of(value) is str for value in values)
+        self._texts = all(value is ABSENT or kind_of(value) is str for value in values)
         interned: dict[Any, int] = {}
         self.codes: Codes = np.fromiter(
             (interned.setdefault(_identity(value), len(interned)) for value in values),
@@ -233,9 +254,14 @@ class ValueColumn:
         self.values: list[Any] = [firsts[code] for code in range(len(interned))]
 
     @property
-    def texts(self) -> Sequence[str] | None:
-        """The values, if all are strings."""
-        return self._rows if self._texts else None
+    def texts(self) -> Sequence[str | None] | None:
+        """The values, if all are strings or nothing."""
+        return [None if value is ABSENT else value for value in self._rows] if self._texts else None
+
+    @property
+    def absent(self) -> NDArray[np.bool_] | None:
+        """Rows without a value."""
+        return np.fromiter((value is ABSENT for value in self._rows), dtype=np.bool_, count=len(self._rows))
 
     def having(self, texts: frozenset[str]) -> NDArray[np.bool_]:
         """Rows that hold one of the strings."""

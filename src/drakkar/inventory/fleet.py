@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _DAMAGED: Final = ("damaged",)
 
 
+_UNKNOWN: Final = np.zeros(0, dtype=np.bool_)
+
+
 class FleetColumn:
     """A column of the selector table from some row on."""
 
@@ -33,15 +36,24 @@ class FleetColumn:
         self._hashes: NDArray[np.int64] | None = None
         self._asked = 0
         self._varied: bool | None = None
+        self._absent: NDArray[np.bool_] | None = _UNKNOWN
         self._rows = column.raw[start:] if start else column.raw
 
     @property
-    def texts(self) -> Sequence[str] | None:
-        """The strings of all rows, if there is nothing else in the column and few of them repeat."""
+    def texts(self) -> Sequence[str | None] | None:
+        """The strings of all rows, None where there is nothing, if there are no other values and few repeat."""
         if self._varied is None:
             sample = self._column.raw[self._start : self._start + _SAMPLE] if self._column.texts else []
-            self._varied = 2 * len(set(sample)) > len(sample)
+            self._varied = 2 * len(set(sample)) > len(sample) - sample.count(None)
         return self._rows if self._varied else None
+
+    @property
+    def absent(self) -> NDArray[np.bool_] | None:
+        """Rows without a value, None when there are none."""
+        if self._absent is _UNKNOWN:
+            holes = None in self._rows
+            self._absent = np.frombuffer(bytes([row is None for row in self._rows]), dtype=np.bool_) if holes else None
+        return self._absent
 
     @property
     def codes(self) -> NDArray[np.int32]:

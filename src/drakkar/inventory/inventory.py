@@ -141,7 +141,8 @@ class Inventory:
         self._pool_of[name] = key
         pool = self._pools.get(key)
         slices = dict(pool.slices) if pool is not None else {}
-        slices[name] = SliceRecord(published, self._rules_for(key))
+        record = slices[name] = SliceRecord(published, self._rules_for(key))
+        self._shared.selectors.enter(record)
         self._replace(key, slices)
 
     def remove_slice(self, name: str) -> None:

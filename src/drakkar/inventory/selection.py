@@ -13,23 +13,25 @@ Source: spec/engine.md section 2, spec/allocation.md section 9.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from drakkar.api.errors import ParseError
-from drakkar.api.quantity import Quantity
-from drakkar.api.resource.v1 import DeviceAttribute, DeviceCapacity
-from drakkar.api.semver import Semver
+from drakkar.api.resource.v1 import DeviceAttribute
 from drakkar.inventory.devices import DeviceRecord, SliceRecord
 from drakkar.inventory.pools import Base, Pool
+from drakkar.inventory.published import Published, decoded, is_damaged, looked_up
 
 if TYPE_CHECKING:
     from drakkar.cel.program import Program as CompiledProgram
 
 #: New rows from which on they are asked about all together, which needs numpy.
 _MANY: Final = 4096
+
+#: New rows whose values are gathered together: many enough to be fast, few enough to be still in the processor's cache.
+_TOGETHER: Final = 512
 
 #: What a selector says about a device.
 NO: Final = 1
@@ -75,17 +77,14 @@ class Cel(Protocol):
 
 
 class Column:
-    """What some read finds on every row: raw values, and numbers for them when they are asked for.
-
-    A raw value is a string or an int as it is, None where there is nothing, else a tuple that begins with the field
-    of the attribute. ``texts`` says whether all are strings.
-    """
+    """What some read finds on every row: raw values (see :mod:`drakkar.inventory.published`), and numbers for them."""
 
     __slots__ = ("_codes", "_distinct", "_interned", "raw", "read", "texts")
 
     def __init__(self, read: Read) -> None:
         self.read = read
         self.raw: list[Any] = []
+        #: Whether all are strings (or nothing).
         self.texts = read[0] in ("attributes", "driver")
         self._codes: array[int] = array("i")
         self._interned: dict[Any, int] = {None: 0}
@@ -97,9 +96,34 @@ class Column:
         start = len(self.raw)
         if start == len(table.rows):
             return
-        values, texts = _READERS[self.read[0]](table, start, self.read)
+        loose = table.rows[max(start, table.gathered) :]
+        match self.read:
+            case ("driver",):
+                self.raw += [row.slice.driver for row in table.rows[start:]]
+            case ("multi",):
+                self.raw += [True if row.multi else None for row in table.rows[start:]]
+            case ("damaged",):
+                for of, first, end in table.runs_from(start):
+                    self._add_damaged(of, first, end)
+                self.raw += [row if is_damaged(row) else None for row in loose]
+            case (kind, domain, name):
+                for of, first, end in table.runs_from(start):
+                    values, texts = of.values(kind, domain, name, first, end)
+                    self.raw += values
+                    self.texts = self.texts and texts
+                if loose:
+                    values = looked_up(loose, kind, domain, name)
+                    self.raw += values
+                    self.texts = self.texts and all([value is None or type(value) is str for value in values])
+            case _:
+                raise ValueError(f"{self.read} is no column")
+
+    def _add_damaged(self, of: Published, first: int, end: int) -> None:
+        values: list[Any] = [None] * (end - first)
+        for place in of.damaged[bisect_left(of.damaged, first) : bisect_left(of.damaged, end)]:
+            # The device itself, because no other fails in the same way.
+            values[place - first] = of.devices[place]
         self.raw += values
-        self.texts = self.texts and texts
 
     @property
     def codes(self) -> array[int]:
@@ -123,185 +147,10 @@ class Column:
     def value(self, code: int) -> Any:
         """The value that has the number, as expressions see it."""
         raw = self._distinct[code]
-        return raw if type(raw) is str and self.read[0] != "capacity" else _decoded(self.read[0], raw)
+        return raw if type(raw) is str and self.read[0] != "capacity" else decoded(self.read[0], raw)
 
 
-def _decoded(kind: str, raw: Any) -> Any:
-    from drakkar.cel.values import ABSENT
-
-    if kind == "multi":
-        return raw is True
-    if raw is None:
-        return ABSENT
-    if kind == "capacity":
-        return _parsed(Quantity.parse, raw)
-    if type(raw) is not tuple:
-        return raw
-    field, value = cast("tuple[str, Any]", raw)
-    if field == "version":
-        return _parsed(Semver.parse, value)
-    if field == "versions":
-        return [_parsed(Semver.parse, version) for version in value]
-    return value if field == "bool" else list(value)
-
-
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    from drakkar.cel.values import ABSENT
-
-    try:
-        return parse(text)
-    except ParseError:
-        # Only on devices on which every expression fails anyway.
-        return ABSENT
-
-
-# What a column is filled from. The common case, the same kind of value on all rows, takes no step per row in Python.
-
-Filled = tuple[list[Any], bool]
-#: ``dict.get`` and ``dict.values``, for maps of maps.
-_GET: Final = cast("Callable[..., Any]", dict[str, Any].get)
-_VALUES: Final = cast("Callable[[Any], Iterable[Any]]", dict[str, Any].values)
-_NO_ATTRIBUTES: Final[dict[str, DeviceAttribute]] = {}
-_NO_CAPACITIES: Final[dict[str, DeviceCapacity]] = {}
-_NO_ATTRIBUTE: Final = DeviceAttribute()
-_NO_CAPACITY: Final = DeviceCapacity(value="")
-
-
-def _drivers(table: SelectorTable, start: int, _read: Read) -> Filled:
-    return table.drivers[start:], True
-
-
-def _multi(table: SelectorTable, start: int, _read: Read) -> Filled:
-    return [True if row.multi else None for row in table.rows[start:]], False
-
-
-def _found(table: SelectorTable, start: int, read: Read, maps: list[Any], nothing: Any) -> list[Any]:
-    """What each row has under a name: spelled with its domain or, in the domain of its driver, without."""
-    _, domain, name = read
-    maps = maps[start:] if start else maps
-    qualified = list(map(_GET, maps, repeat(f"{domain}/{name}")))
-    if domain not in table.domains:
-        return [nothing if one is None else one for one in qualified]
-    if len(table.domains) == 1:
-        bare = list(map(_GET, maps, repeat(name), repeat(nothing)))
-    else:
-        drivers = table.drivers[start:]
-        bare = [one.get(name, nothing) if of == domain else nothing for one, of in zip(maps, drivers, strict=True)]
-    if not any(qualified):
-        return bare
-    return [short if long is None else long for long, short in zip(qualified, bare, strict=True)]
-
-
-def _attributes(table: SelectorTable, start: int, read: Read) -> Filled:
-    found: list[DeviceAttribute] = _found(table, start, read, table.attributes(), _NO_ATTRIBUTE)
-    texts = [one.string for one in found]
-    missing = texts.count(None)
-    if not missing:
-        return texts, True
-    if missing == len(texts):
-        versions = [one.version for one in found]
-        if not versions.count(None):
-            shared = {version: ("version", version) for version in dict.fromkeys(versions)}
-            return [shared[version] for version in versions], False
-        numbers = [one.int for one in found]
-        if not numbers.count(None):
-            return numbers, False
-    return [_raw(one) if text is None else text for text, one in zip(texts, found, strict=True)], False
-
-
-_TRUE: Final = ("bool", True)
-_FALSE: Final = ("bool", False)
-
-
-def _raw(found: DeviceAttribute) -> Any:
-    if found is _NO_ATTRIBUTE:
-        return None
-    if found.int is not None:
-        return found.int
-    if found.bool is not None:
-        return _TRUE if found.bool else _FALSE
-    if found.version is not None:
-        return ("version", found.version)
-    for field in ("ints", "bools", "strings", "versions"):
-        values = cast("list[Any] | None", getattr(found, field))
-        if values is not None:
-            return (field, tuple(values))
-    return None
-
-
-def _capacities(table: SelectorTable, start: int, read: Read) -> Filled:
-    found: list[DeviceCapacity] = _found(table, start, read, table.capacities(), _NO_CAPACITY)
-    return [None if one is _NO_CAPACITY else one.value for one in found], False
-
-
-def _damaged(table: SelectorTable, start: int, _read: Read) -> Filled:
-    if not _suspicious(table, start):
-        return [None] * (len(table.rows) - start), False
-    return [row if is_damaged(row) else None for row in table.rows[start:]], False
-
-
-def _suspicious(table: SelectorTable, start: int) -> bool:
-    """Whether some device of the rows may be damaged; a look at all attributes that does not stop at each device."""
-    attributes = chain.from_iterable(map(_VALUES, table.attributes()[start:]))
-    odd: list[DeviceAttribute] = [
-        one for one in attributes if one.string is None and one.int is None and one.bool is None
-    ]
-    versions: set[str] = set()
-    for one in odd:
-        if one.version is not None:
-            versions.add(one.version)
-        elif one.versions is not None:
-            versions.update(one.versions)
-        elif one == _VALUELESS:
-            return True
-    capacities = chain.from_iterable(map(_VALUES, table.capacities()[start:]))
-    amounts: set[str] = {one.value for one in capacities}
-    return not (all(map(_is_version, versions)) and all(map(_is_quantity, amounts)))
-
-
-_READERS: Final[dict[str, Callable[[SelectorTable, int, Read], Filled]]] = {
-    "driver": _drivers,
-    "multi": _multi,
-    "attributes": _attributes,
-    "capacity": _capacities,
-    "damaged": _damaged,
-}
 _DAMAGED: Final[Read] = ("damaged",)
-_VALUELESS: Final = DeviceAttribute()
-
-
-def is_damaged(row: DeviceRecord) -> bool:
-    """Whether some attribute or capacity of the device cannot be turned into a CEL value."""
-    device = row.device
-    for attribute in (device.attributes or {}).values():
-        if attribute.string is not None or attribute.int is not None or attribute.bool is not None:
-            continue
-        versions = attribute.versions or ()
-        if attribute.version is not None:
-            versions = (attribute.version,)
-        elif attribute == _VALUELESS:
-            return True
-        if not all(map(_is_version, versions)):
-            return True
-    return bool(device.capacity) and not all(_is_quantity(capacity.value) for capacity in device.capacity.values())
-
-
-@lru_cache(maxsize=4096)
-def _is_version(text: str) -> bool:
-    try:
-        Semver.parse(text)
-    except ParseError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=4096)
-def _is_quantity(text: str) -> bool:
-    try:
-        Quantity.parse(text)
-    except ParseError:
-        return False
-    return True
 
 
 class Selector:
@@ -423,6 +272,14 @@ class _Probe:
             return error
 
 
+def _driver_of_row(row: DeviceRecord) -> str:
+    return row.slice.driver
+
+
+def _row_of_run(run: tuple[Published, int, int]) -> int:
+    return run[2]
+
+
 def is_cel_error(error: Exception) -> bool:
     """Whether an exception is the expression's own error and no defect of ours."""
     from drakkar.api.errors import DrakkarError
@@ -436,13 +293,13 @@ class SelectorTable:
     def __init__(self, cel: Cel, limit: int = 1024) -> None:
         self.cel = cel
         self.rows: list[DeviceRecord] = []
-        #: Driver of each row, and all drivers there are.
-        self.drivers: list[str] = []
-        self.domains: set[str] = set()
-        self._attributes: list[dict[str, DeviceAttribute]] = []
-        self._capacities: list[dict[str, DeviceCapacity]] = []
-        #: Slice → row of its first device; the others follow.
-        self._first: dict[SliceRecord, int] = {}
+        #: What the rows hold, by driver, and which rows are whose: (driver's, place there, row), by row.
+        self._published: dict[str, Published] = {}
+        self._runs: list[tuple[Published, int, int]] = []
+        #: So many rows are in there; those behind them are few.
+        self.gathered = 0
+        #: Identity of a published slice → row of its first device; the others follow. Rows keep their slices alive.
+        self._first: dict[int, int] = {}
         self._columns: dict[Read, Column] = {}
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation | Exception] = {}
@@ -505,32 +362,44 @@ class SelectorTable:
         return isinstance(self._derivations.get(text), Exception)
 
     def enter(self, record: SliceRecord) -> int:
-        """Gives the devices of a slice their rows; returns the first."""
-        first = self._first.get(record)
+        """Gives the devices of a slice their rows; returns the first. Taints make no difference."""
+        first = self._first.get(id(record.slice))
         if first is None:
-            first = self._first[record] = len(self.rows)
+            first = self._first[id(record.slice)] = len(self.rows)
             self.rows += record.devices
-            self.drivers += [record.driver] * len(record.devices)
-            self.domains.add(record.driver)
+            if len(self.rows) - self.gathered >= _TOGETHER:
+                self._gather()
         return first
 
-    def attributes(self) -> list[dict[str, DeviceAttribute]]:
-        """The attributes of each row, as published."""
-        fresh = self.rows[len(self._attributes) :]
-        if fresh:
-            self._attributes += [row.device.attributes or _NO_ATTRIBUTES for row in fresh]
-        return self._attributes
+    def _gather(self) -> None:
+        """Turns the values of the rows that came since the last time on their side, driver by driver."""
+        fresh: dict[str, list[DeviceRecord]] = {}
+        for driver, group in groupby(self.rows[self.gathered :], key=_driver_of_row):
+            of = self._published.get(driver)
+            if of is None:
+                of = self._published[driver] = Published(driver)
+            devices = fresh.setdefault(driver, [])
+            if not self._runs or self._runs[-1][0] is not of:
+                self._runs.append((of, len(of.devices) + len(devices), self.gathered))
+            before = len(devices)
+            devices += group
+            self.gathered += len(devices) - before
+        for driver, devices in fresh.items():
+            self._published[driver].add(devices)
 
-    def capacities(self) -> list[dict[str, DeviceCapacity]]:
-        """The capacity of each row, as published."""
-        fresh = self.rows[len(self._capacities) :]
-        if fresh:
-            self._capacities += [row.device.capacity or _NO_CAPACITIES for row in fresh]
-        return self._capacities
+    def runs_from(self, row: int) -> Iterator[tuple[Published, int, int]]:
+        """Who published the gathered rows from ``row`` on: (the driver's, first place, end) in the order of rows."""
+        number = bisect_right(self._runs, row, key=_row_of_run) - 1
+        for at in range(max(number, 0), len(self._runs)):
+            of, place, first = self._runs[at]
+            end = self._runs[at + 1][2] if at + 1 < len(self._runs) else self.gathered
+            skipped = max(row - first, 0)
+            if first + skipped < end:
+                yield of, place + skipped, place + end - first
 
     def row_of(self, record: DeviceRecord) -> int | None:
         """Row of a device, if its slice was entered."""
-        first = self._first.get(record.slice)
+        first = self._first.get(id(record.slice.slice))
         return None if first is None else first + record.slice.devices.index(record)
 
     def enter_all(self, pools: Iterable[Pool]) -> None:
