@@ -39,7 +39,7 @@ LINES = 12
 _LISTED = 4
 
 
-class Funnel(Struct, frozen=True, kw_only=True):
+class Funnel(Struct, frozen=True, kw_only=True, rename="camel"):
     """How far one request comes by itself: stage → devices left after it, summed over ``nodes`` nodes."""
 
     claim: str
@@ -55,7 +55,7 @@ class Funnel(Struct, frozen=True, kw_only=True):
     by_node: dict[str, dict[str, int]] = {}
 
 
-class Explanation(Struct, frozen=True, kw_only=True):
+class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer. ``reason`` to ``cure`` are those of the engine's reason where devices are the matter."""
 
     kind: str
