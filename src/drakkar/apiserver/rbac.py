@@ -149,6 +149,7 @@ _BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
     "drakkar:hollow-nodes": (*_NODE_READS, *_NODE_WRITES, _LEASES, _rule("", "pods", ("update", "patch"))),
     "drakkar:drivers": _DRIVERS,
     "system:nodes": (*_NODE_READS, *_NODE_WRITES),
+    "system:bootstrappers": (_rule("certificates.k8s.io", "certificatesigningrequests", ("create", *READ)),),
     AUTHENTICATED: _EVERYBODY,
 }
 

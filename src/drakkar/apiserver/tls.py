@@ -22,7 +22,7 @@ from drakkar.api.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 _CA_YEARS, _LEAF_YEARS = 10, 1
 #: A certificate with less than this left is replaced.
@@ -80,6 +80,10 @@ class Pki:
                 write_private(file, data)
             context.load_cert_chain(*files)
         return context
+
+    def sign(self, request: bytes, server: bool) -> bytes:
+        """A certificate (PEM) for a request (PEM) that somebody has looked at; for a server or for a client."""
+        return _sign(self.folder, request, server)
 
     def client(self, user: str, groups: Sequence[str] = ()) -> tuple[bytes, bytes]:
         """A new client certificate (PEM) of this user, and its key."""
@@ -226,22 +230,54 @@ def _issue(
     folder: Path, name: str, organizations: Sequence[str], purpose: x509.ObjectIdentifier, hosts: Sequence[str] = ()
 ) -> tuple[bytes, bytes]:
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
+    subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    names = x509.SubjectAlternativeName([_host(host) for host in hosts]) if hosts else None
+    return _certify(folder, subject, key.public_key(), purpose, names), _pem(key)
+
+
+def _sign(folder: Path, request: bytes, server: bool) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    asked = x509.load_pem_x509_csr(request)
+    key = asked.public_key()
+    if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("the request is not signed by its own elliptic curve key")
+    try:
+        names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = None
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+    return _certify(folder, asked.subject, key, purpose, names)
+
+
+def _certify(
+    folder: Path,
+    subject: x509.Name,
+    key: EllipticCurvePublicKey,
+    purpose: x509.ObjectIdentifier,
+    names: x509.SubjectAlternativeName | None,
+) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
 
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise ValueError("ca.key is not an elliptic curve key")
-    key = ec.generate_private_key(ec.SECP256R1())
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
     begin = _now() - datetime.timedelta(minutes=5)
     builder = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .subject_name(subject)
         .issuer_name(authority.subject)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(begin + datetime.timedelta(days=365 * _LEAF_YEARS))
@@ -255,10 +291,9 @@ def _issue(
             critical=False,
         )
     )
-    if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-    certificate = builder.sign(signer, hashes.SHA256())
-    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _host(host: str) -> x509.GeneralName:

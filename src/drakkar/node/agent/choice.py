@@ -1,0 +1,29 @@
+"""Which runtime an agent uses, and why it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drakkar.api.errors import UsageError
+from drakkar.node.agent.process_runtime import ProcessRuntime
+from drakkar.node.agent.runtime import Runtime
+
+
+def choose_runtime(name: str | None, root: Path, config: str | None, user: int) -> Runtime:
+    """The runtime of this name, None for the usual one; ``user`` is the id of the agent's user. Raises UsageError."""
+    if name == "process":
+        if user == 0:
+            raise UsageError(
+                "--runtime process: refused as root, since pods' commands would run as root without any isolation; "
+                "start the agent as another user, or use --runtime oci"
+            )
+        if config:
+            raise UsageError("--config: runtime process has no images; leave it out, or use --runtime oci")
+        return ProcessRuntime()
+    if user != 0:
+        raise UsageError(
+            "--runtime oci: needs root; use sudo, or --runtime process, which runs pods' commands as your user without isolation"
+        )
+    from drakkar.node.agent.oci_runtime import OciRuntime
+
+    return OciRuntime.open(root, config)

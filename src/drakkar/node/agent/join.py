@@ -1,0 +1,218 @@
+"""How a node gets its certificates: one to act as itself at the API server, one to serve its endpoint.
+
+Both are asked for with CertificateSigningRequests, as kubelets do: the first with whatever credentials the agent was
+started with (an administrator's kubeconfig or a bootstrap token), the second as the node. They are kept under the root
+folder and asked for anew when they are about to expire. Private keys never leave the machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import logging
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError, EnvironmentProblem, UsageError
+from drakkar.api.kinds import Kind
+from drakkar.api.meta import Object
+from drakkar.api.objects import condition_is, name_of
+from drakkar.api.tree import text
+from drakkar.client.client import Client
+from drakkar.client.kubeconfig import Config
+from drakkar.client.transport import Unreachable
+from drakkar.plugin.files import write_atomically
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+logger = logging.getLogger(__name__)
+
+CSR = Kind("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", False)
+CLIENT_SIGNER, SERVING_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"
+#: Begins the text that `drakkar token create` prints; what follows is base64 of JSON.
+JOIN_PREFIX = "drakkar1."
+#: A certificate with less than this left is replaced.
+_RENEW = datetime.timedelta(days=30)
+#: Seconds for somebody to sign, and between two looks.
+_PATIENCE, _LOOK = 120.0, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A node's credentials: how it reaches the API server, and TLS for its endpoint."""
+
+    config: Config
+    tls: ssl.SSLContext
+
+
+def read_join(given: str) -> Config:
+    """The configuration in a join text, or in a file that holds one. Raises UsageError."""
+    if not given.startswith(JOIN_PREFIX):
+        try:
+            given = Path(given).expanduser().read_text().strip()
+        except OSError as error:
+            raise UsageError(
+                f"--join: neither a join text nor a file ({error.strerror}); `drakkar token create` makes one"
+            ) from None
+    try:
+        content = json.loads(base64.urlsafe_b64decode(given.removeprefix(JOIN_PREFIX)))
+        return Config(server=content["server"], ca=content["ca"].encode(), token=content["token"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(
+            "--join: the text is damaged; copy it whole, or make a new one by `drakkar token create`"
+        ) from None
+
+
+def write_join(server: str, ca: bytes, token: str) -> str:
+    """The join text for a cluster."""
+    content = json.dumps({"server": server, "ca": ca.decode(), "token": token}).encode()
+    return JOIN_PREFIX + base64.urlsafe_b64encode(content).decode()
+
+
+async def identity(config: Config, folder: Path, node: str, address: str, clock: Clock) -> Identity:
+    """The node's identity, from ``folder`` (which exists) or asked for anew.
+
+    Raises UsageError, EnvironmentProblem, ApiError, Unreachable.
+    """
+    if config.ca is None:
+        raise UsageError("the kubeconfig names no certificate authority, by which the agent could know the API server")
+    user = f"system:node:{node}"
+    certificate, key = folder / "client.crt", folder / "client.key"
+    if not _good(certificate, user, (), config.ca):
+        client = Client(config.transport("drakkar-node-join"), clock=clock)
+        try:
+            usages = ["digital signature", "client auth"]
+            await _obtain(client, clock, CLIENT_SIGNER, usages, certificate, key, user, ())
+        finally:
+            await client.close()
+    own = replace(config, token=None, certificate=certificate.read_bytes(), key=key.read_bytes())
+    serving, serving_key = folder / "serving.crt", folder / "serving.key"
+    hosts = [address, node]
+    if not _good(serving, user, hosts, config.ca):
+        client = Client(own.transport("drakkar-node"), clock=clock)
+        try:
+            usages = ["digital signature", "server auth"]
+            await _obtain(client, clock, SERVING_SIGNER, usages, serving, serving_key, user, hosts)
+        finally:
+            await client.close()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=config.ca.decode())
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(serving, serving_key)
+    return Identity(own, context)
+
+
+async def _obtain(
+    client: Client,
+    clock: Clock,
+    signer: str,
+    usages: list[str],
+    certificate: Path,
+    key: Path,
+    user: str,
+    hosts: Sequence[str],
+) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    obj: Object = {
+        "apiVersion": CSR.api_version,
+        "kind": CSR.kind,
+        "metadata": {"generateName": "csr-"},
+        "spec": {
+            "request": base64.b64encode(_request(private, user, hosts)).decode(),
+            "signerName": signer,
+            "usages": usages,
+        },
+    }
+    name = name_of(await client.create(CSR, obj))
+    logger.info("certificate %s asked for (%s)", name, signer)
+    signed = await _signed(client, clock, name)
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    write_atomically(key, pem, 0o600)
+    write_atomically(certificate, signed, 0o600)
+
+
+async def _signed(client: Client, clock: Clock, name: str) -> bytes:
+    end = clock.monotonic() + _PATIENCE
+    while clock.monotonic() < end:
+        try:
+            request = await client.get(CSR, name)
+        except Unreachable as error:
+            logger.info("waiting for certificate %s: %s", name, error)
+        except ApiError as error:
+            raise EnvironmentProblem(f"certificate request {name}: {error}") from None
+        else:
+            for kind in ("Denied", "Failed"):
+                if condition_is(request, kind):
+                    raise EnvironmentProblem(
+                        f"certificate request {name} was refused ({kind}); `kubectl describe csr {name}`"
+                    )
+            signed = text(request, "status", "certificate")
+            if signed:
+                return base64.b64decode(signed)
+        await clock.sleep(_LOOK)
+    cure = f"approve it (`kubectl certificate approve {name}`) and start the agent again"
+    raise EnvironmentProblem(f"nobody signed certificate request {name} within {_PATIENCE:g} s; {cure}")
+
+
+def _request(key: EllipticCurvePrivateKey, user: str, hosts: Sequence[str]) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.x509.oid import NameOID
+
+    names = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, user),
+    ]
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _host(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _good(path: Path, user: str, hosts: Sequence[str], authority: bytes) -> bool:
+    """Whether a certificate is there, of this user and authority, good for these hosts and for some time to come."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.x509.oid import NameOID
+
+    if not path.exists() or not path.with_suffix(".key").exists():
+        return False
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME) or (None,)
+    if name is None or name.value != user:
+        return False
+    if certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) < _RENEW:
+        return False
+    if not hosts:
+        return True
+    try:
+        known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    return all(_host(host) in list(known) for host in hosts)
