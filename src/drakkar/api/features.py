@@ -64,6 +64,39 @@ NEEDS: Final[Mapping[str, str]] = {
 }
 """Gate → the gate without which it has no effect."""
 
+LOCKED: Final = frozenset(
+    (
+        "DynamicResourceAllocation",
+        "DRAAdminAccess",
+        "DRAPrioritizedList",
+        "DRAResourceClaimDeviceStatus",
+        "DRAExtendedResource",
+    )
+)
+"""Gates that cannot be turned off any more in 1.37."""
+
+_BETA: Final = frozenset(
+    (
+        "DRAPartitionableDevices",
+        "DRAConsumableCapacity",
+        "DRADeviceBindingConditions",
+        "DRASchedulerFilterTimeout",
+        "DRAResourceClaimGranularStatusAuthorization",
+        "ResourceHealthStatus",
+        "DRAFractionalCapacityRange",
+        "DRAWorkloadResourceClaims",
+        "GenericWorkload",
+        "NominatedNodeNameForExpectation",
+    )
+)
+_STABLE: Final = LOCKED | {"DRADeviceTaints", "DRADeviceTaintRules", "NodeDeclaredFeatures"}
+
+
+def stage(gate: str) -> str:
+    """``ALPHA``, ``BETA`` or, for what is generally available, nothing (as in kubernetes_feature_enabled)."""
+    return "" if gate in _STABLE else "BETA" if gate in _BETA else "ALPHA"
+
+
 ALLOCATOR_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "AdminAccess": ("DRAAdminAccess",),
     "CompatibilityGroups": ("DRADeviceCompatibilityGroups",),
@@ -121,6 +154,34 @@ class Features:
     def allocator_flags(self) -> frozenset[str]:
         """The allocator's flags that these gates turn on."""
         return frozenset(flag for flag, gates in ALLOCATOR_FLAGS.items() if self._on.issuperset(gates))
+
+    @staticmethod
+    def from_flag(text: str, base: Features | None = None) -> Features:
+        """``base`` (by default everything on) with the changes of a flag ``A=true,B=false``.
+
+        ``AllAlpha`` and ``AllBeta`` stand for all gates of a stage and come before single ones. Raises UsageError
+        that names the gate and the cure.
+        """
+        base = base or Features.drakkar()
+        stages: dict[str, bool] = {}
+        changes: dict[str, bool] = {}
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            name, equals, word = (piece.strip() for piece in part.partition("="))
+            if not equals or word.lower() not in ("true", "false", "1", "0", "t", "f"):
+                raise UsageError(f"feature gate {name!r} needs a value: write {name}=true or {name}=false")
+            wanted = word.lower() in ("true", "1", "t")
+            if name in ("AllAlpha", "AllBeta"):
+                stages |= {gate: wanted for gate in GATES if stage(gate) == name.removeprefix("All").upper()}
+                continue
+            _refuse_unknown((name,))
+            if name in LOCKED and not wanted:
+                raise UsageError(f"cannot set feature gate {name} to false, feature is locked to true")
+            changes[name] = wanted
+        made = base.with_(stages).with_(changes)
+        for gate, wanted in changes.items():
+            if wanted and gate not in made:
+                raise UsageError(f"feature gate {gate} needs {NEEDS[gate]}: write {NEEDS[gate]}=true as well")
+        return made
 
     def with_(self, changes: Mapping[str, bool]) -> Features:
         """A copy with single gates turned on or off."""

@@ -72,6 +72,11 @@ def no_warnings(obj: Object, old: Object | None) -> list[str]:
     return []
 
 
+def nothing_dropped(new: Object, old: Object | None, subresource: str | None, features: Features) -> list[str]:
+    """For kinds whose fields need no gate."""
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How a kind is written, beyond what holds for every kind."""
@@ -80,6 +85,8 @@ class Strategy:
     prepare_update: PrepareUpdate
     #: Texts for HTTP ``Warning`` headers, for accepted objects.
     warnings: Callable[[Object, Object | None], list[str]] = no_warnings
+    #: What writing an object with these gates would take away from it, in words for a warning.
+    dropped: Callable[[Object, Object | None, str | None, Features], list[str]] = nothing_dropped
     #: Versions in which a PUT without metadata.resourceVersion is refused.
     conditional_versions: frozenset[str] = frozenset()
     #: Whether a PUT of an absent object creates it.

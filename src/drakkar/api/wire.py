@@ -23,6 +23,8 @@ class Request:
     body: bytes = b""
     #: Subject of a verified client certificate: (common name, organizations), or None.
     peer: tuple[str, tuple[str, ...]] | None = None
+    #: Address of the client; empty for calls within the process.
+    source: str = ""
     #: Whether the caller takes a long body in pieces, as ``Response.stream``.
     pieces: bool = False
 

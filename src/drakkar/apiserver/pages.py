@@ -40,9 +40,8 @@ def answer(server: ApiServer, request: Request, path: str) -> Response | None:
         case [""]:
             return _json({"paths": _paths(server)})
         case ["metrics"]:
-            from drakkar.apiserver.metrics import text
-
-            return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text(server))
+            body = server.metrics.text(server)
+            return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, body)
         case _:
             return None
 

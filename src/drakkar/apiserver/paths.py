@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -56,7 +57,7 @@ async def answer(server: ApiServer, request: Request, info: RequestInfo, user: U
     if root in _OPEN:
         if request.method not in ("GET", "HEAD"):
             raise StatusError(status.method_not_allowed())
-        return _health(server, root, path, dict(request.query)) if root != "/version" else _version()
+        return _health(server, root, path, request.query) if root != "/version" else _version()
     if user is ANONYMOUS:
         raise StatusError(status.unauthorized())
     server.authorizer.check(user, info)
@@ -72,18 +73,22 @@ def _version() -> Response:
     return Response(200, dict(_HEADERS), msgspec.json.format(_encode(VERSION), indent=2))
 
 
-def _health(server: ApiServer, root: str, path: str, query: dict[str, str]) -> Response:
+def _health(server: ApiServer, root: str, path: str, query: Sequence[tuple[str, str]]) -> Response:
+    """``?verbose`` lists the checks, ``?exclude=NAME`` leaves some out, a path below asks for one."""
     failed = server.committer.failure is not None
     checks = {"ping": True, "store": not failed}
     if root == "/readyz":
-        checks["loaded"] = server.ready
+        checks |= {"loaded": server.ready, "shutdown": not server.ending}
+    for name, value in query:
+        if name == "exclude":
+            checks.pop(value, None)
     single = path[len(root) + 1 :]
     if single:
         if single not in checks:
             return not_found()
         checks = {single: checks[single]}
     good = all(checks.values())
-    if good and "verbose" not in query:
+    if good and not any(name == "verbose" for name, _ in query):
         return Response(200, dict(_TEXT), b"ok")
     lines = [f"[+]{name} ok" if ok else f"[-]{name} failed: reason withheld" for name, ok in checks.items()]
     lines.append(f"{root[1:]} check {'passed' if good else 'failed'}")

@@ -226,6 +226,7 @@ class Registry:
         if _key(namespace, name) in view.table.entries:
             raise StatusError(status.already_exists(served.group, served.plural, name))
         if strategy is not None:
+            warnings.extend(strategy.dropped(obj, None, None, self.features))
             strategy.prepare_create(obj, now, self.features)
         else:
             if stored.drops_status:
@@ -412,6 +413,7 @@ class Registry:
         if direct:
             pass
         elif strategy is not None:
+            warnings.extend(strategy.dropped(new, old, subresource or None, self.features))
             strategy.prepare_update(new, old, subresource or None, now, self.features)
         else:
             self._carry_over(view, new, old, subresource)

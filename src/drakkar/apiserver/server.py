@@ -20,14 +20,18 @@ from drakkar.api.features import Features
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver import bootstrap, paths, pods, reviews, scale, status
 from drakkar.apiserver.admission import Attributes, BodyForms
+from drakkar.apiserver.audit import AuditLog
 from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
 from drakkar.apiserver.bodies import Bodies
 from drakkar.apiserver.cache import Entry, State
 from drakkar.apiserver.catalog import Catalog, Served
 from drakkar.apiserver.claims import check_status_write
 from drakkar.apiserver.commit import Committer, PeerCommitter
+from drakkar.apiserver.exchange import Exchange
 from drakkar.apiserver.expiry import Expiry
+from drakkar.apiserver.joining import bootstrap_users, name_requester
 from drakkar.apiserver.lists import select
+from drakkar.apiserver.metrics import Metrics
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
 from drakkar.apiserver.options import (
     ListOptions,
@@ -110,11 +114,14 @@ class ApiServer:
             self.catalog, self.state, self.committer, clock, self.rng, self.features, self.authorizer
         )
         self.authenticator = Authenticator(clock.time)
+        self.authenticator.stored = bootstrap_users(self.state, clock.time)
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
         self.bodies = Bodies(self.registry.custom.node, self.registry.custom.type_faults)
         #: How pods' nodes are reached for logs and exec; None: not at all.
         self.agents: Agents | None = None
+        self.metrics = Metrics()
+        self.audit: AuditLog | None = None
         self.ready = False
         self._reading = self._writing = 0
         self._ending = False
@@ -149,6 +156,18 @@ class ApiServer:
         if self.agents is not None:
             await self.agents.close()
         await self.backend.close()
+        if self.audit is not None:
+            self.audit.close()
+
+    @property
+    def in_flight(self) -> tuple[int, int]:
+        """Requests in progress: reading and writing ones."""
+        return self._reading, self._writing
+
+    @property
+    def ending(self) -> bool:
+        """Whether the server is about to go."""
+        return self._ending
 
     def end_watches(self) -> None:
         """Ends all watches; their clients will come back."""
@@ -164,15 +183,24 @@ class ApiServer:
 
     async def handle(self, request: Request) -> Response:
         """Answers one request; warnings go with refusals as well."""
-        warnings: list[str] = []
-        response = await self._guarded(request, warnings)
-        if warnings:
-            response.headers["warning"] = _warning(warnings)
-        return response
+        clock = self.clock
+        id_ = request.headers.get("audit-id", "")
+        if not 0 < len(id_) <= 64 or not id_.isascii() or not id_.isprintable():
+            id_ = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        exchange = Exchange(request, id_, clock.time(), clock.monotonic())
+        response = await self._guarded(request, exchange)
+        response.headers["audit-id"] = id_
+        if exchange.warnings:
+            response.headers["warning"] = _warning(exchange.warnings)
+        stream = response.stream is not None and not response.whole
+        if response.stream is not None and stream and exchange.info is not None:
+            response.stream = self.metrics.counted(exchange, response.stream)
+        self.metrics.observe(exchange, response.status, clock.monotonic() - exchange.started, stream=stream)
+        return response if self.audit is None else self.audit.answered(exchange, response)
 
-    async def _guarded(self, request: Request, warnings: list[str]) -> Response:
+    async def _guarded(self, request: Request, exchange: Exchange) -> Response:
         try:
-            return await self._answer(request, warnings)
+            return await self._answer(request, exchange)
         except StatusError as error:
             return failure(error.status)
         except StoreFailed as error:
@@ -183,14 +211,17 @@ class ApiServer:
             _log.exception("%s %s failed", request.method, request.path)
             return failure(status.internal("the server could not handle the request; its log says why"))
 
-    async def _answer(self, request: Request, warnings: list[str]) -> Response:
-        user = self.authenticator.authenticate(request)
+    async def _answer(self, request: Request, exchange: Exchange) -> Response:
+        query = dict(request.query)
+        info = exchange.info = parse(request, query)
+        warnings = exchange.warnings
+        user = exchange.user = self.authenticator.authenticate(request)
+        if self.audit is not None:
+            self.audit.received(exchange)
         if "impersonate-user" in request.headers:
-            user = self._impersonated(request, user)
+            user = exchange.impersonated = self._impersonated(request, user)
         elif any(name.startswith("impersonate-") for name in request.headers):
             raise StatusError(status.bad_request("Impersonate-User is missing beside other Impersonate headers"))
-        query = dict(request.query)
-        info = parse(request, query)
         if not info.is_resource:
             if self.peers is not None and user is not ANONYMOUS and info.path.startswith(("/apis", "/openapi")):
                 await self._catch_up(self.peers)  # kinds may have come
@@ -228,7 +259,7 @@ class ApiServer:
             raise StatusError(status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}"))
         self._writing += 1
         try:
-            return await self._write(request, info, served, query, user, warnings)
+            return await self._write(request, info, served, query, user, exchange)
         finally:
             self._writing -= 1
 
@@ -354,7 +385,7 @@ class ApiServer:
         served: Served,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         if served.stored is None:
             return await self._compute(request, info, served, user)
@@ -362,15 +393,15 @@ class ApiServer:
         namespace = info.namespace if served.namespaced else ""
         if info.verb == "create":
             if info.subresource:
-                return await self._create_subresource(request, info, view, query, user, warnings)
-            return await self._create(request, info, view, namespace, query, user, warnings)
+                return await self._create_subresource(request, info, view, query, user, exchange)
+            return await self._create(request, info, view, namespace, query, user, exchange)
         if info.subresource == "scale":
-            return await self._scale(request, info, view, namespace, query, user, warnings)
+            return await self._scale(request, info, view, namespace, query, user, exchange)
         if info.verb == "update":
-            return await self._update(request, info, view, namespace, query, user, warnings)
+            return await self._update(request, info, view, namespace, query, user, exchange)
         if info.verb == "patch":
-            return await self._patch(request, info, view, namespace, query, user, warnings)
-        return await self._delete(request, info, view, namespace, query, user, warnings)
+            return await self._patch(request, info, view, namespace, query, user, exchange)
+        return await self._delete(request, info, view, namespace, query, user, exchange)
 
     async def _create(
         self,
@@ -380,14 +411,15 @@ class ApiServer:
         namespace: str,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
-        obj = self.bodies.read(request, view.served, options, warnings)
+        obj = self.bodies.read(request, view.served, options, exchange.warnings)
         self.authorizer.check_new(user, info, obj)
-        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
-        entry = await self.registry.create(view, namespace, obj, options, warnings, attributes=attributes)
+        name_requester(view.stored, user, obj)
+        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
+        entry = await self.registry.create(view, namespace, obj, options, exchange.warnings, attributes=attributes)
         return _object(renderer, view, entry, 201)
 
     async def _update(
@@ -398,11 +430,11 @@ class ApiServer:
         namespace: str,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
-        obj = self.bodies.read(request, view.served, options, warnings)
+        obj = self.bodies.read(request, view.served, options, exchange.warnings)
         meta = obj.get("metadata") or {}
         given = meta.get("namespace")
         if given and view.served.namespaced and given != namespace:
@@ -413,8 +445,8 @@ class ApiServer:
             meta = obj.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
-            attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
-            entry = await self.registry.create(view, namespace, obj, options, warnings, attributes=attributes)
+            attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
+            entry = await self.registry.create(view, namespace, obj, options, exchange.warnings, attributes=attributes)
             return _object(renderer, view, entry, 201)
         # Admission or other servers may make it start anew, and each attempt uses up what it is given.
         sent = _encode(obj) if self.registry.admission.configured or self.peers is not None else None
@@ -425,10 +457,10 @@ class ApiServer:
             info.subresource,
             lambda old: obj if sent is None else msgspec.json.decode(sent),
             options,
-            warnings,
+            exchange.warnings,
             unconditional=False,
             judge=self._judge(info, view, user),
-            attributes=_attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings),
+            attributes=_attributes("UPDATE", "UpdateOptions", info, view.served, user, options, exchange),
         )
         return _object(renderer, view, entry, 200)
 
@@ -440,24 +472,24 @@ class ApiServer:
         namespace: str,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
         renderer = self._renderer(request)
         kind = patch_type(request.headers.get("content-type", ""), strategic=not view.stored.custom)
-        patch = self.bodies.patch(request, view.served, kind, options, warnings)
+        patch = self.bodies.patch(request, view.served, kind, options, exchange.warnings)
         judge = self._judge(info, view, user)
-        attributes = _attributes("UPDATE", "PatchOptions", info, view.served, user, options, warnings)
+        attributes = _attributes("UPDATE", "PatchOptions", info, view.served, user, options, exchange)
         if kind == "apply":
             if (f"{namespace}/{info.name}" if namespace else info.name) not in view.table.entries:
                 self.authorizer.check_new(user, info, patch)
             entry, created = await self.registry.apply(
-                view, namespace, info.name, info.subresource, patch, options, warnings, judge, attributes
+                view, namespace, info.name, info.subresource, patch, options, exchange.warnings, judge, attributes
             )
             return _object(renderer, view, entry, 201 if created else 200)
 
         def transform(old: Object) -> Object:
-            return self.bodies.patched(old, patch, view.served, kind, options, warnings)
+            return self.bodies.patched(old, patch, view.served, kind, options, exchange.warnings)
 
         entry = await self.registry.update(
             view,
@@ -466,7 +498,7 @@ class ApiServer:
             info.subresource,
             transform,
             options,
-            warnings,
+            exchange.warnings,
             judge=judge,
             attributes=attributes,
         )
@@ -491,7 +523,7 @@ class ApiServer:
         namespace: str,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
         change = self.bodies.scale(request, patching=info.verb == "patch")
@@ -501,10 +533,10 @@ class ApiServer:
         def transform(old: Object) -> Object:
             return scale.rescale(old, change(scale.scale_of(old, where)), where)
 
-        attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, warnings)
+        attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, exchange)
         attributes.kind = scale.KIND
         entry = await self.registry.update(
-            view, namespace, info.name, "", transform, options, warnings, attributes=attributes
+            view, namespace, info.name, "", transform, options, exchange.warnings, attributes=attributes
         )
         return Response(
             200,
@@ -520,7 +552,7 @@ class ApiServer:
         namespace: str,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         body = self.bodies.options(request)
         options = delete_options(body, query)
@@ -536,7 +568,8 @@ class ApiServer:
                 user=user,
                 options={"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **(body or {})},
                 dry_run=options.dry_run,
-                warnings=warnings,
+                warnings=exchange.warnings,
+                annotations=exchange.annotations,
             )
 
         if info.verb == "delete":
@@ -571,7 +604,7 @@ class ApiServer:
         view: View,
         query: Mapping[str, str],
         user: User,
-        warnings: list[str],
+        exchange: Exchange,
     ) -> Response:
         options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
         sub = view.served.subresources[info.subresource]
@@ -579,7 +612,7 @@ class ApiServer:
             self.registry.entry(view, info.namespace, info.name)
             raise _no_agent(info)
         body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
-        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, warnings)
+        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
         attributes.kind = (sub.group or view.served.group, sub.version or "v1", sub.kind)
         body = await self._admit_body(attributes, body)
         if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
@@ -638,7 +671,7 @@ def _attributes(
     served: Served,
     user: User,
     options: WriteOptions,
-    warnings: list[str],
+    exchange: Exchange,
 ) -> Attributes:
     """What admission gets to know of a write; ``kind`` is that of its options."""
     passed: Object = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
@@ -657,7 +690,8 @@ def _attributes(
         user=user,
         options=passed,
         dry_run=options.dry_run,
-        warnings=warnings,
+        warnings=exchange.warnings,
+        annotations=exchange.annotations,
     )
 
 

@@ -41,6 +41,7 @@ def build() -> argparse.ArgumentParser:
     _verify(commands)
     _backups(commands)
     _node(commands)
+    _token(commands)
     _components(commands)
     return parser
 
@@ -69,6 +70,16 @@ def _seconds(text: str) -> float:
 
 
 _seconds.__name__ = "number of seconds"
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_positive.__name__ = "number of at least 1"
 
 
 def _port(text: str) -> int:
@@ -149,6 +160,43 @@ Ctrl-C stops it cleanly; with the same --data it comes back as it was.""",
         help="run this hollow node in a process of its own (repeatable); its pid is printed",
     )
     _plane(command, lease=40, period=10, grace=40)
+    _api_server(command)
+
+
+def _api_server(command: argparse.ArgumentParser) -> None:
+    """What only concerns the embedded API server."""
+    command.add_argument(
+        "--feature-profile",
+        choices=("drakkar", "1.34", "1.35", "1.36", "1.37"),
+        default="drakkar",
+        help="gates to start from: all on (drakkar, the default), or the defaults of a Kubernetes version",
+    )
+    command.add_argument(
+        "--feature-gates",
+        default="",
+        metavar="A=true,B=false",
+        help="changes to the profile; AllAlpha and AllBeta stand for all gates of a stage",
+    )
+    command.add_argument("--audit-log", metavar="FILE", help="write who did what, one JSON event a line")
+    command.add_argument(
+        "--audit-policy",
+        metavar="FILE",
+        help="audit.k8s.io/v1 Policy; default: every request at level Metadata",
+    )
+    command.add_argument(
+        "--audit-log-maxsize",
+        type=_positive,
+        default=100,
+        metavar="MB",
+        help="size at which the audit log is put aside (default 100)",
+    )
+    command.add_argument(
+        "--audit-log-maxbackup",
+        type=_positive,
+        default=10,
+        metavar="N",
+        help="how many audit logs that were put aside are kept (default 10)",
+    )
 
 
 def _demo(commands: _Sub) -> None:
@@ -306,6 +354,7 @@ def _node(commands: _Sub) -> None:
         action = _command(actions, name, f"node:{name}", text)
         action.add_argument("names", nargs="+", metavar="NAME", help="node name")
         _target(action)
+    _agent(actions)
     hollow = _command(actions, "hollow", "node:hollow", "run hollow nodes of a fleet in this process")
     hollow.add_argument("names", nargs="*", metavar="NAME", help="which nodes of the fleet (default: all)")
     hollow.add_argument("--fleet", required=True, metavar="FILE|NAME", help="a Fleet file or a named fleet")
@@ -313,6 +362,56 @@ def _node(commands: _Sub) -> None:
     hollow.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
     hollow.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
     _target(hollow)
+
+
+def _agent(actions: _Sub) -> None:
+    run = _command(
+        actions,
+        "run",
+        "agent:run",
+        "run the node agent: this machine becomes a node and runs pods",
+        """\
+examples:
+  drakkar node run --runtime process            pods as plain processes of yours; no root, no isolation
+  sudo drakkar node run                         containers by runc
+  drakkar node run --join drakkar1.eyJz…        a second machine; `drakkar token create` prints the text
+
+Drivers register in ROOT/plugins_registry, as with a kubelet. Ctrl-C stops the agent; containers go on and are
+found again by the next one on the same root.""",
+    )
+    run.add_argument("--name", metavar="NODE", help="name of the Node (default: this machine's host name)")
+    run.add_argument("--runtime", choices=("oci", "process"), help="oci needs root and runc and is its default")
+    run.add_argument(
+        "--root", metavar="DIR", help="default: /var/lib/kubelet for root, else ~/.local/share/drakkar/node"
+    )
+    run.add_argument("--config", metavar="FILE", help="images and their places (docs/reference/node.md)")
+    run.add_argument("--join", metavar="TEXT|FILE", help="join the cluster of this text instead of a kubeconfig's")
+    run.add_argument("--address", metavar="IP", help="address of the node (default: the one the API server sees)")
+    run.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="port of the agent's endpoint (default: a free one)"
+    )
+    run.add_argument("--cdi-dir", action="append", metavar="DIR", help="CDI folder, the last one wins (repeatable)")
+    run.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the Node (repeatable)")
+    run.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
+    run.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
+    _target(run)
+
+
+def _token(commands: _Sub) -> None:
+    token = _command(commands, "token", "agent:token", "tokens with which machines join")
+    actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
+    create = _command(
+        actions,
+        "create",
+        "agent:token",
+        "make a bootstrap token and print the command with which a machine joins",
+        "The token lets its holder ask for a node's certificate, and nothing else.",
+    )
+    create.add_argument("--ttl", type=_seconds, default=86400, metavar="S", help="how long it is good (86400 s, a day)")
+    create.add_argument(
+        "--server", metavar="URL", help="how the machine reaches the API server (default: the kubeconfig's)"
+    )
+    _target(create)
 
 
 def _replicas(command: argparse.ArgumentParser) -> None:

@@ -21,7 +21,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
+from drakkar.api.features import Features
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver.audit import AuditLog, Policy
 from drakkar.apiserver.authority import open_shared_pki
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.client import Client, MemoryTransport, kubeconfig
@@ -59,6 +61,13 @@ class PlaneOptions:
     lease_duration: float = 40
     lease_period: float = 10
     node_grace: float = 40
+    #: None: everything on.
+    features: Features | None = None
+    audit_log: str | None = None
+    audit_policy: str | None = None
+    #: Size in MiB of one audit log, and how many are kept beside the current one.
+    audit_size: int = 100
+    audit_backups: int = 10
 
     @property
     def etcd(self) -> bool:
@@ -82,7 +91,40 @@ class PlaneOptions:
             lease_duration=args.lease_duration,
             lease_period=args.lease_period,
             node_grace=args.node_grace,
+            features=_features(args),
+            audit_log=getattr(args, "audit_log", None),
+            audit_policy=getattr(args, "audit_policy", None),
+            audit_size=getattr(args, "audit_log_maxsize", 100),
+            audit_backups=getattr(args, "audit_log_maxbackup", 10),
         )
+
+
+def _features(args: argparse.Namespace) -> Features | None:
+    """The gates that the command line asks for; None where it says nothing."""
+    profile, gates = getattr(args, "feature_profile", "drakkar"), getattr(args, "feature_gates", "")
+    if profile == "drakkar" and not gates:
+        return None
+    base = Features.drakkar() if profile == "drakkar" else Features.profile(profile)
+    try:
+        return Features.from_flag(gates, base)
+    except UsageError as error:
+        raise UsageError(f"--feature-gates {gates}: {error}") from None
+
+
+def _audit(options: PlaneOptions) -> AuditLog | None:
+    """The audit log that the options ask for. Raises UsageError or EnvironmentProblem."""
+    if options.audit_log is None:
+        if options.audit_policy is not None:
+            raise UsageError("--audit-policy needs --audit-log FILE, which says where to write")
+        return None
+    policy = Policy() if options.audit_policy is None else Policy.read(options.audit_policy)
+    return AuditLog(
+        options.audit_log,
+        policy,
+        SystemClock().time,
+        max_size=options.audit_size,
+        max_backups=options.audit_backups,
+    )
 
 
 @contextlib.contextmanager
@@ -160,9 +202,11 @@ class Plane:
             clock=SystemClock(),
             store=options.store if options.etcd else None,
             synchronous=options.sync.upper(),
+            features=options.features,
             on_failure=lambda error: self._fail("the store", error),
         )
         self._stack.push_async_callback(server.close)
+        server.audit = _audit(options)
         # Only now is the folder known to be ours alone.
         _keep_fleet(options)
         pki = self._pki(server)
@@ -267,6 +311,9 @@ def _parts(
             root_ca=(options.data / "pki" / "ca.crt").read_text(),
         )
 
+        # Several servers may do this: whoever comes second meets a conflict, or a certificate.
+        yield "certificates", _certificates(clients["controllers"], pki)
+
         def controllers() -> Coroutine[Any, Any, None]:
             return Controllers(clients["controllers"], clock, settings=settings).run()
 
@@ -296,6 +343,19 @@ async def _alone(
         await Election(client, SystemClock(), lease, f"{options.listen}_{uuid.uuid4()}").run(work)
     else:
         await work()
+
+
+async def _certificates(client: Client, pki: Pki) -> None:
+    """Signs what nodes ask for; here and not among the controllers, since it needs the key of the authority."""
+    from drakkar.client import Caches, Runner
+    from drakkar.controllers.certificates import Certificates
+
+    clock = SystemClock()
+    caches = Caches(client)
+    try:
+        await Runner(client, caches, Certificates(clock, pki.sign), clock).run()
+    finally:
+        await caches.stop()
 
 
 async def _hollow(fleet: HollowFleet, pki: Pki) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drakkar.api.errors import UsageError
-from drakkar.api.features import ALLOCATOR_FLAGS, GATES, Features
+from drakkar.api.features import ALLOCATOR_FLAGS, GATES, LOCKED, Features, stage
 
 
 def test_untouched_cluster_has_these_allocator_features() -> None:
@@ -44,3 +44,35 @@ def test_single_gates() -> None:
         off.with_({"DRATypo": True})
     with pytest.raises(UsageError, match="DRATypo"):
         off.enabled("DRATypo")
+
+
+def test_a_flag_changes_single_gates_and_stages() -> None:
+    made = Features.from_flag("AllAlpha=false, DRAListTypeAttributes=true,DRADeviceTaints=false")
+    assert "DRAListTypeAttributes" in made
+    assert "DRADerivedAttributes" not in made
+    assert "DRADeviceTaints" not in made
+    assert "DRAPartitionableDevices" in made
+    assert Features.from_flag("", Features.default()) == Features.default()
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("Nothing=true", "unknown feature gate 'Nothing'"),
+        ("DRADeviceTaints", "needs a value: write DRADeviceTaints=true"),
+        ("DRADeviceTaints=maybe", "needs a value"),
+        ("DRAAdminAccess=false", "cannot set feature gate DRAAdminAccess to false, feature is locked to true"),
+        ("DRAWorkloadResourceClaims=true,GenericWorkload=false", "needs GenericWorkload"),
+    ],
+)
+def test_flags_that_are_refused(flag: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Features.from_flag(flag)
+    assert said in str(caught.value)
+
+
+def test_locked_gates_are_on_in_1_37_and_every_gate_has_a_stage() -> None:
+    assert all(gate in Features.default() for gate in LOCKED)
+    assert {stage(gate) for gate in GATES} == {"", "ALPHA", "BETA"}
+    # Whatever is on by default is no alpha.
+    assert all(stage(gate) != "ALPHA" for gate in Features.default().gates)

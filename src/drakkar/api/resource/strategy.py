@@ -167,16 +167,39 @@ _STATUS_PARTS: Final = (
 _CLASS_PARTS: Final = (_Part(("DRAExtendedResource",), _spec_fields("extendedResourceName")),)
 
 
-def _drop(parts: Iterable[_Part], new: Object, old: Object | None, features: Features) -> None:
+def _closed(parts: Iterable[_Part], old: Object | None, features: Features) -> Iterable[tuple[_Part, str]]:
+    """Parts whose feature is off and not in use by the stored object, with a gate that is to blame."""
     if features is _ALL:
         return
     for part in parts:
-        if all(gate in features for gate in part.gates):
+        gate = next((gate for gate in part.gates if gate not in features), None)
+        if gate is None:
             continue
         if old is not None and any(holder.get(field) is not None for holder, field in part.places(old)):
             continue
+        yield part, gate
+
+
+def _drop(parts: Iterable[_Part], new: Object, old: Object | None, features: Features) -> None:
+    for part, _ in _closed(parts, old, features):
         for holder, field in list(part.places(new)):
             holder.pop(field, None)
+
+
+def _dropped(
+    main: Iterable[_Part], status: Iterable[_Part] = ()
+) -> Callable[[Object, Object | None, str | None, Features], list[str]]:
+    """Names of what :func:`_drop` takes away, for the client to know."""
+
+    def dropped(new: Object, old: Object | None, subresource: str | None, features: Features) -> list[str]:
+        said: dict[str, None] = {}
+        for part, gate in _closed(status if subresource == "status" else main, old, features):
+            for holder, field in part.places(new):
+                if holder.get(field) is not None:
+                    said[f'field "{field}" was dropped, because feature gate {gate} is off'] = None
+        return list(said)
+
+    return dropped
 
 
 # ResourceSlice
@@ -307,10 +330,19 @@ def _update_pool_request(
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {
-    "ResourceSlice": Strategy(prepare_create=_create_slice, prepare_update=_update_slice, warnings=slice_warnings),
-    "ResourceClaim": Strategy(prepare_create=_create_claim, prepare_update=_update_claim),
-    "ResourceClaimTemplate": Strategy(prepare_create=_create_template, prepare_update=_update_template),
-    "DeviceClass": Strategy(prepare_create=_create_class, prepare_update=_update_class),
+    "ResourceSlice": Strategy(
+        prepare_create=_create_slice,
+        prepare_update=_update_slice,
+        warnings=slice_warnings,
+        dropped=_dropped(_SLICE_PARTS),
+    ),
+    "ResourceClaim": Strategy(
+        prepare_create=_create_claim, prepare_update=_update_claim, dropped=_dropped(_CLAIM_PARTS, _STATUS_PARTS)
+    ),
+    "ResourceClaimTemplate": Strategy(
+        prepare_create=_create_template, prepare_update=_update_template, dropped=_dropped(_CLAIM_PARTS)
+    ),
+    "DeviceClass": Strategy(prepare_create=_create_class, prepare_update=_update_class, dropped=_dropped(_CLASS_PARTS)),
     "DeviceTaintRule": Strategy(
         prepare_create=_create_taint_rule,
         prepare_update=_update_taint_rule,
