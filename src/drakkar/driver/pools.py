@@ -8,7 +8,7 @@ writes come first) are those of spec/controllers.md section 5.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.api.meta import NodeSelector, Object, OwnerReference
+from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Create, Delete, Patch, Write
@@ -178,7 +179,7 @@ def _spec(
     stored: v1.ResourceSlice | None,
     now: float,
 ) -> v1.ResourceSliceSpec:
-    devices = [_timed(device, stored, now) for device in content.devices]
+    devices = [_timed(_canonical(device), stored, now) for device in content.devices]
     per_device = content.per_device_nodes
     return v1.ResourceSliceSpec(
         driver=driver,
@@ -188,8 +189,39 @@ def _spec(
         allNodes=True if pool.all_nodes and not per_device else None,
         perDeviceNodeSelection=True if per_device else None,
         devices=devices or None,
-        sharedCounters=[*content.shared_counters] or None,
+        sharedCounters=[_canonical_set(counters) for counters in content.shared_counters] or None,
     )
+
+
+def _canonical(device: v1.Device) -> v1.Device:
+    """The device with quantities as the server writes them: 4096Mi comes back as 4Gi."""
+    if not device.capacity and not device.consumesCounters:
+        return device
+    capacity = {
+        name: msgspec.structs.replace(value, value=_quantity(value.value))
+        for name, value in (device.capacity or {}).items()
+    }
+    consumed = [
+        msgspec.structs.replace(draw, counters=_canonical_counters(draw.counters))
+        for draw in device.consumesCounters or ()
+    ]
+    return msgspec.structs.replace(device, capacity=capacity or None, consumesCounters=consumed or None)
+
+
+def _canonical_set(counters: v1.CounterSet) -> v1.CounterSet:
+    return msgspec.structs.replace(counters, counters=_canonical_counters(counters.counters))
+
+
+def _canonical_counters(counters: Mapping[str, v1.Counter]) -> dict[str, v1.Counter]:
+    return {name: v1.Counter(value=_quantity(counter.value)) for name, counter in counters.items()}
+
+
+def _quantity(text: str) -> str:
+    """The canonical form; what is no quantity is left for the server to refuse, which names the field."""
+    try:
+        return Quantity.parse(text).canonical()
+    except ValueError:
+        return text
 
 
 def _timed(device: v1.Device, stored: v1.ResourceSlice | None, now: float) -> v1.Device:

@@ -11,7 +11,17 @@ import pytest
 from drakkar.api.meta import ObjectMeta, OwnerReference
 from drakkar.api.resource import v1
 from drakkar.client.writes import Create, Delete, Patch, Write
-from drakkar.driver import Pool, SliceContent, check_pool, consumes, counter_set, plan_pool, split
+from drakkar.driver import (
+    Pool,
+    SliceContent,
+    capacities,
+    check_pool,
+    consumes,
+    counter_set,
+    node_pool,
+    plan_pool,
+    split,
+)
 
 DRIVER = "d.example.com"
 NOW = 1_000_000.0
@@ -203,3 +213,21 @@ def test_devices_are_split_by_the_limits():
     assert [len(run) for run in split(device(str(i)) for i in range(300))] == [128, 128, 44]
     tainted = [device(str(i), taint="x") for i in range(100)]
     assert [len(run) for run in split(tainted)] == [64, 36]
+
+
+def test_quantities_are_written_as_the_server_keeps_them() -> None:
+    drawn = consumes("s", {"memory": "2048Mi"})
+    pool = node_pool(
+        "n",
+        [
+            counter_set("s", {"memory": "4096Mi"}),
+            device("d", capacity=capacities({"memory": "1024Mi"}), consumesCounters=[drawn]),
+        ],
+    )
+    first, second = plan_pool("d.example", pool, [], now=0.0)
+    assert isinstance(first, Create)
+    assert isinstance(second, Create)
+    assert first.obj["spec"]["sharedCounters"][0]["counters"]["memory"]["value"] == "4Gi"
+    (described,) = second.obj["spec"]["devices"]
+    assert described["capacity"]["memory"]["value"] == "1Gi"
+    assert described["consumesCounters"][0]["counters"]["memory"]["value"] == "2Gi"

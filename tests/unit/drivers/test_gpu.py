@@ -1,0 +1,241 @@
+"""The GPU driver on nodes that are not there: every example, from the manifest to what a container gets."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.kinds import RESOURCESLICE
+from drakkar.driver import ContainerEdits, PrepareError
+from drakkar.drivers.gpu.devices import describe, semver
+from drakkar.drivers.gpu.driver import GpuDriver
+from drakkar.drivers.gpu.fake import MODELS, FakeHardware
+from drakkar.plugin.checkpoint import PreparedDevice
+from drakkar.plugin.wire import Claim
+from tests.support.drivers import Build, DriverCluster, driver_cluster
+from tests.support.eventually import eventually
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "gpu"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
+        yield Path(folder)
+
+
+def build(model: str = "a100", count: int = 0, *, mig: str = "off", passthrough: bool = False) -> Build:
+    return lambda node, folder: GpuDriver(
+        FakeHardware(folder, model, count, node=node, mig=mig == "static"), mig=mig, passthrough=passthrough
+    )
+
+
+def run(
+    root: Path, make: Build, example: str, story: Callable[[DriverCluster], Awaitable[None]], pods: int = 1
+) -> None:
+    async def main() -> None:
+        async with driver_cluster(root, {"n1": {"gpu": make}}) as cluster:
+            await cluster.apply(EXAMPLES / "classes.yaml")
+            await cluster.apply(EXAMPLES / f"{example}.yaml")
+            await cluster.bound(pods)
+            await story(cluster)
+
+    asyncio.run(main())
+
+
+async def edits(cluster: DriverCluster) -> list[ContainerEdits]:
+    (claim,) = await cluster.claims()
+    return await cluster.prepare("n1", "gpu", claim)
+
+
+def hardware(cluster: DriverCluster) -> FakeHardware:
+    driver = cluster.services["n1", "gpu"].driver
+    assert isinstance(driver, GpuDriver)
+    found = driver._hardware
+    assert isinstance(found, FakeHardware)
+    return found
+
+
+def gpus_of(found: list[ContainerEdits]) -> list[str]:
+    return sorted(env.partition("=")[0] for edit in found for env in edit.env if env.startswith("GPU_"))
+
+
+@pytest.mark.parametrize(
+    ("example", "pods", "expected"),
+    [
+        ("01-one-gpu", 1, ["GPU_GPU_0"]),
+        ("02-several-gpus", 1, [f"GPU_GPU_{i}" for i in range(4)]),
+        ("03-by-attribute", 1, ["GPU_GPU_0"]),
+        ("04-by-preference", 1, ["GPU_GPU_0", "GPU_GPU_1"]),
+        ("05-shared-by-containers", 1, ["GPU_GPU_0"]),
+        ("06-shared-by-pods", 2, ["GPU_GPU_0"]),
+    ],
+)
+def test_whole_gpus(root: Path, example: str, pods: int, expected: list[str]) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        found = await edits(cluster)
+        assert gpus_of(found) == expected
+        nodes = [node.path for edit in found for node in edit.deviceNodes]
+        assert {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(nodes)
+        assert "NVIDIA_VISIBLE_DEVICES=void" in [env for edit in found for env in edit.env]
+
+    run(root, build(), example, story, pods)
+
+
+def test_time_slicing_is_set_and_reset(root: Path) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        await edits(cluster)
+        gpu = hardware(cluster).gpus()[0].uuid
+        assert hardware(cluster).state.time_slices == {gpu: "Long"}
+        (claim,) = await cluster.claims()
+        await cluster.unprepare("n1", "gpu", claim)
+        assert hardware(cluster).state.time_slices == {gpu: "Default"}
+
+    run(root, build(), "07-time-slicing", story, 2)
+
+
+def test_mps_has_a_daemon_per_claim(root: Path) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        found = await edits(cluster)
+        assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in [env for edit in found for env in edit.env]
+        (claim,) = await cluster.claims()
+        gpu = hardware(cluster).gpus()[0].uuid
+        state = hardware(cluster).state
+        assert (state.mps, state.exclusive) == ({claim.metadata.uid: [gpu, "50", "10G"]}, [gpu])
+        await cluster.unprepare("n1", "gpu", claim)
+        state = hardware(cluster).state
+        assert (state.mps, state.exclusive) == ({}, [])
+
+    run(root, build(), "08-mps", story, 2)
+
+
+def test_static_partition(root: Path) -> None:
+    def make(node: str, folder: Path) -> GpuDriver:
+        fake = FakeHardware(folder, "a100", 1, node=node, mig=True)
+        (gpu,) = fake.gpus()
+        profile = next(p for p in gpu.mig_profiles if p.name == "3g.20gb")
+        fake.create_mig(gpu.uuid, profile, 4)
+        return GpuDriver(fake, mig="static")
+
+    async def story(cluster: DriverCluster) -> None:
+        found = await edits(cluster)
+        assert gpus_of(found) == ["GPU_GPU_0_MIG_3G20GB_9_4"]
+        assert "/dev/nvidia-caps/nvidia-cap94" in [node.path for edit in found for node in edit.deviceNodes]
+        (claim,) = await cluster.claims()
+        await cluster.unprepare("n1", "gpu", claim)
+        assert len(hardware(cluster).gpus()[0].mig_instances) == 1
+
+    run(root, make, "09-static-mig", story)
+
+
+def test_partitions_are_cut_and_mended(root: Path) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        found = await edits(cluster)
+        assert len(gpus_of(found)) == 3
+        made = [i for gpu in hardware(cluster).gpus() for i in gpu.mig_instances]
+        assert sorted(i.profile for i in made) == ["1g.5gb", "1g.5gb", "3g.20gb"]
+        assert len({i.gpu for i in made}) == 1
+        await edits(cluster)
+        assert len([i for gpu in hardware(cluster).gpus() for i in gpu.mig_instances]) == 3
+        (claim,) = await cluster.claims()
+        await cluster.unprepare("n1", "gpu", claim)
+        assert [i for gpu in hardware(cluster).gpus() for i in gpu.mig_instances] == []
+
+    run(root, build(count=2, mig="dynamic"), "10-dynamic-mig", story)
+
+
+def test_passthrough_takes_the_gpu_from_its_driver_and_gives_it_back(root: Path) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        found = await edits(cluster)
+        assert [node.path for edit in found for node in edit.deviceNodes] == ["/dev/vfio/10", "/dev/vfio/vfio"]
+        assert hardware(cluster).gpus()[0].bound == "vfio-pci"
+        (claim,) = await cluster.claims()
+        await cluster.unprepare("n1", "gpu", claim)
+        assert hardware(cluster).gpus()[0].bound == "nvidia"
+
+    run(root, build(passthrough=True), "13-passthrough", story)
+
+
+def test_xid_errors_become_taints(root: Path) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        folder = root / "0" / "gpu"
+        folder.joinpath("xid").write_text("0 13\n1 79\n2 63\n")
+
+        async def tainted() -> dict[str, list[str]]:
+            slices = (await cluster.client.list(RESOURCESLICE)).items
+            return {d.name: [t.effect for t in d.taints] for s in slices for d in s.spec.devices if d.taints}
+
+        assert await eventually(tainted, bool) == {"gpu-1": ["NoExecute"]}
+        health = cluster.services["n1", "gpu"].driver.health()
+        assert {name: (h.state, h.message) for name, h in health.items()} == {
+            "gpu-1": ("Unhealthy", "XID 79"),
+            "gpu-2": ("Degraded", "XID 63"),
+        }
+
+    run(root, build(), "01-one-gpu", story)
+
+
+def test_partitions_of_a_crash_are_removed_at_the_start(tmp_path: Path) -> None:
+    fake = FakeHardware(tmp_path, "h100", 1)
+    (gpu,) = fake.gpus()
+    small = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
+    kept, left = fake.create_mig(gpu.uuid, small, 0), fake.create_mig(gpu.uuid, small, 3)
+    driver = GpuDriver(fake, mig="dynamic")
+    driver.discover()
+    held = PreparedDevice(requestNames=["r"], poolName="n1", deviceName="gpu-0-mig-1g10gb-19-0")
+    driver.restore({"u1": [held]})
+    assert fake.gpus()[0].mig_instances == (kept,)
+    driver.unprepare(Claim("ns", "u1", "c"), [held])
+    assert fake.gpus()[0].mig_instances == ()
+    assert left.uuid != kept.uuid
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_partitions_of_the_vendors_tables_fit_side_by_side_or_not(tmp_path: Path, model: str) -> None:
+    """What the counters allow is what the hardware can do: the seven smallest fit, an eighth does not."""
+    fake = FakeHardware(tmp_path, model, 1)
+    sets, found = describe(fake.gpus(), fake.versions(), mig="dynamic", passthrough=False)
+    totals = {name: counter.value for name, counter in sets[0].counters.items()}
+    assert {f"memory-slice-{i}" for i in range(8)} <= totals.keys()
+    assert len(totals) <= 32
+    whole = found["gpu-0"][0].consumesCounters
+    assert whole is not None
+    assert {name: c.value for name, c in whole[0].counters.items()} == totals
+    smallest = [d for d, thing in found.values() if (d.attributes or {})["type"].string == "mig" and "-19-" in d.name]
+    used = sum(int(d.consumesCounters[0].counters["multiprocessors"].value) for d in smallest if d.consumesCounters)
+    assert len(smallest) == 7
+    assert used <= int(totals["multiprocessors"])
+
+
+def test_parameters_that_do_not_fit_the_device_are_refused(tmp_path: Path) -> None:
+    from drakkar.api.resource import v1
+    from drakkar.driver import AllocatedDevice
+    from drakkar.drivers.gpu.config import GpuConfig, Mps, Sharing, TimeSlicing, VfioConfig
+
+    driver = GpuDriver(FakeHardware(tmp_path, "a100", 1), mig="dynamic", passthrough=True)
+    driver.discover()
+
+    def ask(name: str, config: GpuConfig | VfioConfig) -> None:
+        result = v1.DeviceRequestAllocationResult(request="r", driver=driver.name, pool="n", device=name)
+        driver.prepare(v1.ResourceClaim(), [AllocatedDevice(result=result, configs=[config])])
+
+    with pytest.raises(PrepareError, match="must be a GpuConfig"):
+        ask("gpu-0", VfioConfig())
+    with pytest.raises(PrepareError, match="must be a VfioConfig"):
+        ask("gpu-0-vfio", GpuConfig())
+    with pytest.raises(PrepareError, match="no time slice of its own"):
+        ask("gpu-0-mig-1g5gb-19-0", GpuConfig(Sharing("TimeSlicing", TimeSlicing("Long"))))
+    with pytest.raises(PrepareError, match="does not exist"):
+        ask("gpu-9", GpuConfig())
+    with pytest.raises(ValueError, match="only for strategy MPS"):
+        Sharing("TimeSlicing", mps=Mps(50))
+
+
+def test_versions_become_semantic() -> None:
+    assert [semver(text) for text in ("580.126.09", "13.0", "9.0")] == ["580.126.9", "13.0.0", "9.0.0"]
