@@ -483,7 +483,8 @@ class Registry:
 
     def _carry_over(self, view: View, new: Object, old: Object, subresource: str) -> None:
         """What an update of a kind without a strategy may not touch."""
-        if subresource == "status":
+        # The approval of a request for a certificate is a part of its status.
+        if subresource in ("status", "approval"):
             status_ = new.get("status")
             meta = new["metadata"]
             new.clear()

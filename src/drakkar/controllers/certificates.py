@@ -60,7 +60,7 @@ class Certificates:
 
     def reconcile(self, key: str) -> Sequence[Write]:
         """Approve first, then sign what is approved."""
-        request = self._requests.get(None, key)
+        request = self._requests.get("", key)
         if request is None or text(request, "status", "certificate"):
             return []
         if any(condition_is(request, kind) for kind in ("Denied", "Failed")):
