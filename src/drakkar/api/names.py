@@ -57,6 +57,7 @@ POD_READY_TO_START_CONTAINERS: Final = "PodReadyToStartContainers"
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 REASON_UNSCHEDULABLE: Final = "Unschedulable"
 REASON_SCHEDULER_ERROR: Final = "SchedulerError"
+REASON_SCHEDULED: Final = "Scheduled"
 REASON_SCHEDULING_GATED: Final = "SchedulingGated"
 REASON_DEVICE_TAINT: Final = "DeletionByDeviceTaintManager"
 REASON_NODE_TAINT: Final = "DeletionByTaintManager"
@@ -82,6 +83,7 @@ JOB_FAILURE_TARGET: Final = "FailureTarget"
 
 # Scheduling and garbage collection
 
+POD_GROUP_SCHEDULED: Final = "PodGroupInitiallyScheduled"
 POD_GROUP_PROTECTION: Final = "scheduling.k8s.io/podgroup-protection"
 FOREGROUND_DELETION: Final = "foregroundDeletion"
 ORPHAN_DEPENDENTS: Final = "orphan"
