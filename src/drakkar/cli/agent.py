@@ -136,8 +136,6 @@ async def _token(args: argparse.Namespace) -> None:
     server = args.server or config.server
     host = urlsplit(server).hostname or ""
     if host in ("127.0.0.1", "localhost", "::1"):
-        print(
-            f"# {server} is reached from this machine only; start `drakkar up` with --listen for others, or give --server"
-        )
+        print(f"# {server} is reached from here only; for others start `drakkar up --listen`, or give --server")
     print(f"# good until {expiration}")
     print(f"drakkar node run --join {write_join(server, config.ca, f'{identity}.{secret}')}")

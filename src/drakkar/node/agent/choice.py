@@ -22,7 +22,7 @@ def choose_runtime(name: str | None, root: Path, config: str | None, user: int) 
         return ProcessRuntime()
     if user != 0:
         raise UsageError(
-            "--runtime oci: needs root; use sudo, or --runtime process, which runs pods' commands as your user without isolation"
+            "--runtime oci: needs root; use sudo, or --runtime process, which runs pods' commands as your own user"
         )
     from drakkar.node.agent.oci_runtime import OciRuntime
 
