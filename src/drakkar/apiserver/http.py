@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl
 from drakkar.api.errors import EnvironmentProblem
 from drakkar.api.wire import Handler, Request, Response
 from drakkar.apiserver import status
-from drakkar.apiserver.server import BODY_LIMIT, ApiServer, failure
+from drakkar.apiserver.limits import BODY_LIMIT, HEAD_LIMIT, HEAD_SECONDS, STALL_SECONDS, WRITE_BUFFER, Intake, Limits
+from drakkar.apiserver.server import ApiServer, failure
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.streaming.gateway import (
@@ -49,6 +50,7 @@ GRACE = 3
 _SPDY = b"spdy/3.1"
 #: Version of port-forward over SPDY.
 _FORWARD = "portforward.k8s.io"
+_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
@@ -70,9 +72,11 @@ async def _gzipped(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 class Application:
     """The ASGI application around a handler."""
 
-    def __init__(self, handler: Handler, agents: Callable[[], Agents | None]):
+    def __init__(self, handler: Handler, agents: Callable[[], Agents | None], limits: Limits):
         self._handler = handler
         self._agents = agents
+        self._seconds = limits.seconds
+        self._intake = Intake()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -81,21 +85,33 @@ class Application:
         if scope["type"] != "http":
             return
         headers = _headers(scope)
-        method: str = scope["method"]
-        body = b""
         # A DELETE or a GET may carry a body, but only a length or chunks announce one.
-        if method not in _WITHOUT_BODY and ("content-length" in headers or "transfer-encoding" in headers):
-            found = await _body(headers, receive)
-            if isinstance(found, dict):
-                await _send(send, failure(found), headers, close=True)
-                return
-            body = found
-        response = await self._handler(_request(scope, method, headers, body))
+        if scope["method"] in _WITHOUT_BODY or not ("content-length" in headers or "transfer-encoding" in headers):
+            await self._answer(scope, headers, b"", receive, send)
+            return
+        body = _Body(self._intake)
+        try:
+            refused = await body.read(headers, receive, self._seconds)
+            if refused is not None:
+                await _send(send, failure(refused), headers, close=True)
+            else:
+                await self._answer(scope, headers, body.content, receive, send)
+        finally:
+            body.forget()
+
+    async def _answer(
+        self, scope: MutableMapping[str, Any], headers: dict[str, str], body: bytes, receive: Receive, send: Send
+    ) -> None:
+        response = await self._handler(_request(scope, scope["method"], headers, body))
         stream = response.stream
-        if stream is not None:
-            if response.whole and "gzip" in headers.get("accept-encoding", ""):
+        if stream is not None and response.whole:
+            if "gzip" in headers.get("accept-encoding", ""):
                 response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
                 stream = _gzipped(stream)
+            # Who is too slow finds the connection cut: the list would not be whole.
+            async with asyncio.timeout(self._seconds):
+                await _stream(send, receive, response, stream)
+        elif stream is not None:
             await _stream(send, receive, response, stream)
         elif response.upgrade is not None:
             # The client asked for an upgrade in words only: its connection is an ordinary one.
@@ -196,24 +212,59 @@ def _request(scope: MutableMapping[str, Any], method: str, headers: dict[str, st
     )
 
 
-async def _body(headers: dict[str, str], receive: Receive) -> bytes | dict[str, Any]:
-    """The body, or the Status that refuses it."""
-    length = headers.get("content-length", "")
-    if length.isdigit() and int(length) > BODY_LIMIT:
-        return status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}")
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return status.bad_request("the client went away before its request was complete")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > BODY_LIMIT:
+class _Body:
+    """The body of one request while it comes in."""
+
+    def __init__(self, intake: Intake):
+        self._intake = intake
+        self._held = 0
+        self._parts: list[bytes] = []
+
+    @property
+    def content(self) -> bytes:
+        """All of it, once it is there."""
+        return b"".join(self._parts) if len(self._parts) != 1 else self._parts[0]
+
+    async def read(self, headers: dict[str, str], receive: Receive, seconds: float) -> dict[str, Any] | None:
+        """Reads it; the Status that refuses it, where one does. What is refused is not read to its end."""
+        length = headers.get("content-length", "")
+        announced = int(length) if length.isdigit() else 0
+        if announced > BODY_LIMIT:
             return status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts) if len(parts) > 1 else parts[0]
+        if not self._hold(announced):
+            return status.too_many_requests("too many large requests, please try again later")
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._receive(announced, receive)
+        except TimeoutError:
+            return status.timeout(f"the body of the request did not come within {seconds:g} s")
+
+    async def _receive(self, announced: int, receive: Receive) -> dict[str, Any] | None:
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return status.bad_request("the client went away before its request was complete")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > BODY_LIMIT:
+                return status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}")
+            if size > announced and not self._hold(len(part)):
+                return status.too_many_requests("too many large requests, please try again later")
+            self._parts.append(part)
+            if not message.get("more_body", False):
+                return None
+
+    def _hold(self, size: int) -> bool:
+        if not self._intake.take(size):
+            return False
+        self._held += size
+        return True
+
+    def forget(self) -> None:
+        """The request has been answered."""
+        self._intake.give_back(self._held)
+        self._held = 0
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
@@ -233,7 +284,11 @@ async def _send(send: Send, response: Response, asked: dict[str, str], *, close:
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    # In pieces: of what a slow client does not read, no second copy may lie in its connection.
+    for begin in range(0, len(body) - WRITE_BUFFER, WRITE_BUFFER):
+        await send({"type": "http.response.body", "body": body[begin : begin + WRITE_BUFFER], "more_body": True})
+    rest = max(0, len(body) - 1) // WRITE_BUFFER * WRITE_BUFFER
+    await send({"type": "http.response.body", "body": body[rest:] if rest else body})
 
 
 async def _deny(send: Send, response: Response) -> None:
@@ -335,7 +390,53 @@ def _protocol(application: Application) -> type[Any]:
     class Protocol(base):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=WRITE_BUFFER)
             self.app_state = {**self.app_state, "peer": _subject(transport)}
+            self._stalled: asyncio.TimerHandle | None = None
+            self._head_bytes = 0
+            self._overdue: asyncio.TimerHandle | None = self.loop.call_later(HEAD_SECONDS, self._cut)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for timer in (self._stalled, self._overdue):
+                if timer is not None:
+                    timer.cancel()
+            super().connection_lost(exc)
+
+        def _cut(self) -> None:
+            """Ends the connection of a client that keeps us waiting; closing would wait for it once more."""
+            if self.transport is not None:
+                self.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
+            super().data_received(data)
+            if self.transport.get_protocol() is not self:
+                waiting = False  # upgraded
+            else:
+                waiting = self.cycle is None or self.cycle.response_complete
+            if not waiting:
+                self._head_bytes = 0
+                if self._overdue is not None:
+                    self._overdue.cancel()
+                    self._overdue = None
+            elif not self.transport.is_closing():
+                # The head of a request has begun and is not complete.
+                if self._head_bytes > HEAD_LIMIT:
+                    self.transport.write(_HEAD_TOO_LARGE)
+                    self.transport.close()
+                elif self._overdue is None:
+                    self._overdue = self.loop.call_later(HEAD_SECONDS, self._cut)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._stalled is None:
+                self._stalled = self.loop.call_later(STALL_SECONDS, self._cut)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._stalled is not None:
+                self._stalled.cancel()
+                self._stalled = None
 
         def _should_upgrade(self) -> bool:
             return self._get_upgrade() == _SPDY or super()._should_upgrade()
@@ -427,7 +528,7 @@ async def serve(
 
     stopping = asyncio.Event()
     sock = _bind(host, port)
-    application = Application(handler or server.handle, lambda: server.agents)
+    application = Application(handler or server.handle, lambda: server.agents, server.limits)
     config = uvicorn.Config(
         application,
         http=_protocol(application),

@@ -63,10 +63,13 @@ class Renderer:
         return b"".join(self.pieces(view, entries, metadata))
 
     def pieces(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> Iterator[bytes]:
-        """A list, some hundred objects at a time."""
+        """A list, some objects at a time."""
         kind = self.form.kind
         if kind == "table":
-            yield _encode(self._table(view, entries, metadata, True))
+            yield from map(self.finish, self._rows(view, entries, metadata))
+            return
+        if self.form.yaml:
+            yield from self._yaml(view, entries, metadata)
             return
         single = b""
         if kind == "metadata":
@@ -86,6 +89,30 @@ class Renderer:
                 items = [view.tail(entry) for entry in some]
             yield (b",{" if begin else head + b"{") + b",{".join(items)
         yield b"]}" if entries else head + b"]}"
+
+    def _rows(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> Iterator[bytes]:
+        """A table; in YAML, where rows cannot follow one another, in one piece."""
+        at_a_time = _AT_A_TIME if not self.form.yaml else max(1, len(entries))
+        for begin in range(0, len(entries) or 1, at_a_time):
+            table = self._table(view, entries[begin : begin + at_a_time], metadata, begin == 0)
+            rows = b",".join([_encode(row) for row in table.pop("rows")])
+            end = b"]}" if begin + at_a_time >= len(entries) else b""
+            yield (b"," if begin else _encode(table)[:-1] + b',"rows":[') + rows + end
+
+    def _yaml(self, view: View, entries: list[Entry], metadata: Mapping[str, Any]) -> Iterator[bytes]:
+        """A list in YAML, one object at a time: this is slow, and others want a turn."""
+        if self.form.kind == "metadata":
+            kind, version = "PartialObjectMetadataList", f"meta.k8s.io/{self.form.version}"
+        else:
+            kind, version = view.served.kind + "List", view.served.api_version
+        yield to_yaml({"apiVersion": version}) + (b"items:\n" if entries else b"items: []\n")
+        for entry in entries:
+            obj = msgspec.json.decode(self.one(view, entry))
+            if self.form.kind == "object":
+                # As in JSON, where the list says of what kind its objects are.
+                del obj["kind"], obj["apiVersion"]
+            yield to_yaml([obj])
+        yield to_yaml({"kind": kind, "metadata": metadata})
 
     def bookmark(self, view: View, metadata: Mapping[str, Any]) -> bytes:
         """The object of a BOOKMARK event."""
@@ -130,4 +157,5 @@ def to_yaml(value: Any) -> bytes:
     """YAML with sorted keys, as Go's encoder writes it."""
     import yaml
 
-    return yaml.safe_dump(value, sort_keys=True, allow_unicode=True, default_flow_style=False).encode()
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(value, Dumper=dumper, sort_keys=True, allow_unicode=True, default_flow_style=False).encode()

@@ -30,6 +30,7 @@ from drakkar.apiserver.commit import Committer, PeerCommitter
 from drakkar.apiserver.exchange import Exchange
 from drakkar.apiserver.expiry import Expiry
 from drakkar.apiserver.joining import bootstrap_users, name_requester
+from drakkar.apiserver.limits import BODY_LIMIT, Limits, Releasing
 from drakkar.apiserver.lists import select
 from drakkar.apiserver.metrics import Metrics
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
@@ -62,14 +63,10 @@ Object = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 
-#: Largest body of a request, in bytes.
-BODY_LIMIT = 3 << 20
 #: Lists of at least this many bytes go out in pieces, to callers that take pieces.
 PIECES_FROM = 1 << 20
 #: Characters of one warning, and of all warnings of an answer.
 MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
-#: Requests in progress beyond which further ones are put off; watches do not count.
-MAX_READING, MAX_WRITING = 400, 200
 
 #: Subresources that a node or pod would have to answer; a POST to them has no body to read.
 _OF_AGENTS = frozenset({"proxy"})
@@ -94,8 +91,10 @@ class ApiServer:
         features: Features | None = None,
         failpoints: Failpoints | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        limits: Limits | None = None,
     ):
         self.backend = backend
+        self.limits = limits or Limits()
         self.clock = clock
         self.rng = rng or random.Random(uuid.uuid4().int)
         self.state = State()
@@ -246,22 +245,35 @@ class ApiServer:
         if info.verb == "watch":
             return self._watch(request, info, served, query)
         if info.verb in ("get", "list"):
-            if self._reading >= MAX_READING:
+            if self._reading >= self.limits.reading:
                 raise StatusError(status.too_many_requests("too many requests, please try again later"))
             self._reading += 1
+            streamed = False
             try:
-                return await self._read(request, info, served, query)
+                response = await self._read(request, info, served, query)
+                if response.stream is not None:
+                    # A list counts until the last of it is sent: it holds what it is going to send.
+                    response.stream, streamed = Releasing(response.stream, self._read_ended), True
+                return response
             finally:
-                self._reading -= 1
-        if self._writing >= MAX_WRITING:
+                if not streamed:
+                    self._read_ended()
+        if self._writing >= self.limits.writing:
             raise StatusError(status.too_many_requests("too many requests, please try again later"))
         if len(request.body) > BODY_LIMIT:
             raise StatusError(status.entity_too_large(f"Request entity too large: limit is {BODY_LIMIT}"))
         self._writing += 1
         try:
-            return await self._write(request, info, served, query, user, exchange)
+            async with asyncio.timeout(self.limits.seconds):
+                return await self._write(request, info, served, query, user, exchange)
+        except TimeoutError:
+            text = f"the request did not complete within {self.limits.seconds:g} s; it may be done all the same"
+            raise StatusError(status.timeout(text)) from None
         finally:
             self._writing -= 1
+
+    def _read_ended(self) -> None:
+        self._reading -= 1
 
     def _may_lag(self, info: RequestInfo, query: Mapping[str, str]) -> bool:
         """Whether the client asked for a state that is not older than one which this server has."""
@@ -327,10 +339,10 @@ class ApiServer:
         renderer = self._renderer(request, options)
         selection = self._selection(view, info, options)
         entries, metadata = select(self.state, view, selection, options)
-        if request.pieces and not renderer.form.yaml and sum(len(entry.tail) for entry in entries) >= PIECES_FROM:
+        if request.pieces and sum(len(entry.tail) for entry in entries) >= PIECES_FROM:
             headers = {**_HEADERS, "content-type": renderer.content_type}
             return Response(200, headers, stream=_flow(renderer.pieces(view, entries, metadata)), whole=True)
-        body = renderer.finish(renderer.many(view, entries, metadata))
+        body = renderer.many(view, entries, metadata)
         return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
 
     def _not_newer(self, query: Mapping[str, str]) -> None:
@@ -595,7 +607,8 @@ class ApiServer:
                 if error.code != 404:
                     raise
         metadata["resourceVersion"] = str(self.state.revision)
-        return Response(200, dict(_HEADERS), renderer.many(view, deleted, metadata))
+        body = renderer.many(view, deleted, metadata)
+        return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
 
     async def _create_subresource(
         self,

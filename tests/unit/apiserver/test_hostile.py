@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from drakkar.api import kinds
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver import options
+from drakkar.apiserver.limits import BODY_LIMIT
 from drakkar.apiserver.schema import SchemaNode, schemas
-from drakkar.apiserver.server import BODY_LIMIT
 from tests.unit.apiserver.core.serving import Api
 
 Object = dict[str, Any]
