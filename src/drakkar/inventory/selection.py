@@ -363,6 +363,9 @@ class SelectorTable:
 
     def enter(self, record: SliceRecord) -> int:
         """Gives the devices of a slice their rows; returns the first. Taints make no difference."""
+        if not record.devices:
+            # No row would keep the slice alive, and another one could come to its identity.
+            return len(self.rows)
         first = self._first.get(id(record.slice))
         if first is None:
             first = self._first[id(record.slice)] = len(self.rows)

@@ -53,3 +53,18 @@ def test_an_older_snapshot_gets_its_own_answer() -> None:
     assert prepare(books.snapshot(), [wanted]).feasible().nodes == ("n1", "n2")
     assert prepare(before, [wanted]).feasible().nodes == ("n1",)
     assert prepare(books.snapshot(), [wanted]).feasible().nodes == ("n1", "n2")
+
+
+def test_a_slice_without_devices_leaves_nothing_that_another_could_be_taken_for() -> None:
+    books = inventory(published("first", [device("y", attributes={"n": -1})], pool="first"))
+    for number in range(20):
+        for place in range(10):
+            books.set_slice(published(f"empty{place}", [], pool=f"empty{place}"))
+        for place in range(10):
+            books.remove_slice(f"empty{place}")
+        books.snapshot()
+        for place in range(10):
+            name = f"s{place}"
+            books.set_slice(published(name, [device(name, attributes={"n": number})], pool=name))
+        wanted = claim(request(count=10, select=f"{SELECT[:-4]}== {number}"))
+        assert prepare(books.snapshot(), [wanted]).feasible().nodes == ("n1",), number
