@@ -62,6 +62,7 @@ PERSISTENTVOLUME = _core("PersistentVolume", "persistentvolumes", False)
 PERSISTENTVOLUMECLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims")
 PODDISRUPTIONBUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
 RESOURCEQUOTA = _core("ResourceQuota", "resourcequotas")
+PODGROUP = Kind("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", True)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
 RESOURCECLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", True, resource.ResourceClaim)
 RESOURCECLAIMTEMPLATE = Kind(
@@ -77,5 +78,5 @@ RESOURCEPOOLSTATUSREQUEST = Kind(
 KINDS: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, CONFIGMAP, SECRET, SERVICEACCOUNT, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM, EVENT, JOB, LEASE,
     REPLICASET, DEPLOYMENT, DAEMONSET, STATEFULSET, CONTROLLERREVISION, PODDISRUPTIONBUDGET, RESOURCEQUOTA,
-    RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE,
+    RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE, DEVICECLASS, DEVICETAINTRULE, PODGROUP,
 )  # fmt: skip

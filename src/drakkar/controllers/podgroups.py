@@ -8,10 +8,10 @@ Source: spec/controllers.md 2, spec/api.md 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from drakkar.api import names
-from drakkar.api.kinds import POD, Kind
+from drakkar.api.groups import group_index, group_of, matching_group_claim
+from drakkar.api.kinds import POD
+from drakkar.api.kinds import PODGROUP as POD_GROUP
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
     finalizers_of,
@@ -23,36 +23,13 @@ from drakkar.api.objects import (
     split_key,
     uid_of,
 )
-from drakkar.api.tree import children, text
 from drakkar.client.cache import Caches
 from drakkar.client.writes import Patch, Write
 from drakkar.controllers.common import Queue
 
-POD_GROUP = Kind("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", True)
+__all__ = ["BY_GROUP", "POD_GROUP", "PodGroups", "group_index", "group_of", "matching_group_claim"]
+
 BY_GROUP = "controllers/podgroup"
-
-
-def group_of(pod: Object) -> str:
-    """Name of the pod's group, empty without one."""
-    return text(pod, "spec", "schedulingGroup", "podGroupName")
-
-
-def group_index(pod: Object) -> Iterable[str]:
-    """``namespace/name`` of the pod's group."""
-    name = group_of(pod)
-    return (f"{namespace_of(pod)}/{name}",) if name else ()
-
-
-def matching_group_claim(group: Object, entry: Object) -> str | None:
-    """Claim of the group that stands for a pod's entry: None when none matches, empty when not made yet."""
-    fields = ("name", "resourceClaimName", "resourceClaimTemplateName")
-    for candidate in children(group, "spec", "resourceClaims"):
-        if all((candidate.get(field) or "") == (entry.get(field) or "") for field in fields):
-            for status in children(group, "status", "resourceClaimStatuses"):
-                if status["name"] == entry["name"]:
-                    return status.get("resourceClaimName") or ""
-            return ""
-    return None
 
 
 class PodGroups:

@@ -17,6 +17,7 @@ from drakkar.api.kinds import (
     PERSISTENTVOLUME,
     PERSISTENTVOLUMECLAIM,
     POD,
+    PODGROUP,
     RESOURCECLAIM,
     RESOURCECLAIMTEMPLATE,
     RESOURCESLICE,
@@ -40,7 +41,7 @@ READ: tuple[Kind, ...] = (
     POD,
 )
 #: Kinds that a placement can depend on besides; what an explanation needs is both.
-DUMPED: tuple[Kind, ...] = (*READ, NAMESPACE, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM)
+DUMPED: tuple[Kind, ...] = (*READ, NAMESPACE, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM, PODGROUP)
 #: Attempts to read a state that nobody changed meanwhile.
 ATTEMPTS = 5
 

@@ -28,9 +28,11 @@ from drakkar.insight.reasons import as_served, cluster_of, decoded
 from drakkar.scheduler.binding import Binding, binding_state
 from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.decide import Pending, Placement, decide
+from drakkar.scheduler.decide import Decision, Pending, Placement, decide
 from drakkar.scheduler.extended import make_extended
-from drakkar.scheduler.pods import PodView
+from drakkar.scheduler.gangs import decide_gang, gang_of
+from drakkar.scheduler.groups import group_obstacle
+from drakkar.scheduler.pods import PodView, is_waiting
 
 #: Nodes that the funnels are taken over, unless all are asked for.
 SAMPLE = 256
@@ -142,8 +144,8 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
     gates = [gate["name"] for gate in children(obj, "spec", "schedulingGates")]
     if gates:
         return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
-    decision = decide(cluster, pod, policy=policy, now=now)
     requests = _pod_funnels(cluster, pod, policy, full)
+    decision = _decision(cluster, pod, policy, now)
     if isinstance(decision, Placement):
         devices = [
             f"{_label(claim)}/{result.request}: {result.driver}/{result.pool}/{result.device}"
@@ -161,6 +163,16 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             notes=notes,
         )
     return _pending(base, decision, requests, notes)
+
+
+def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decision:
+    """What the scheduler would decide; for a pod of a gang together with the others."""
+    waiting = [obj for obj in cluster.pods_of_group(f"{pod.namespace}/{pod.group}") if is_waiting(obj)]
+    gang = gang_of(cluster, pod, waiting)
+    if gang is None or group_obstacle(cluster, pod) is not None:
+        return decide(cluster, pod, policy=policy, now=now)
+    found = decide_gang(cluster, gang, policy=policy, now=now)
+    return next(decision for member, decision in found.decisions if member.uid == pod.uid)
 
 
 def _pending(base: dict[str, Any], decision: Pending, requests: list[Funnel], notes: list[str]) -> Explanation:

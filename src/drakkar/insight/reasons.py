@@ -87,6 +87,7 @@ def cluster_of(found: Iterable[Object]) -> Cluster:
         "Node": cluster.set_node,
         "Pod": cluster.set_pod,
         "Namespace": cluster.set_namespace,
+        "PodGroup": cluster.set_group,
         "PersistentVolume": cluster.volumes.set_volume,
         "PersistentVolumeClaim": cluster.volumes.set_claim,
     }

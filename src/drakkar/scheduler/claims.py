@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from drakkar.api.groups import is_controlled_by_group, matching_group_claim
+from drakkar.api.kinds import PODGROUP
 from drakkar.api.names import PODS_PER_NODE
-from drakkar.api.objects import annotations_of, controller_of, is_deleting, name_of, uid_of
+from drakkar.api.objects import annotations_of, controller_of, is_deleting, name_of, pod_claim_names, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import children
 from drakkar.scheduler.cluster import Cluster, pods_per_node
-from drakkar.scheduler.pods import MOST_CONSUMERS, PodView
+from drakkar.scheduler.pods import MOST_CONSUMERS, PodView, consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +46,48 @@ def claims_of(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim] | 
             return Obstacle("claim-missing", f"resourceclaim {name} not found in namespace {pod.namespace}")
         if is_deleting(claim):
             return Obstacle("claim-missing", f"resourceclaim {name} is being deleted")
-        if template:
+        if template and not is_controlled_by_group(claim, pod.group):
             owner = controller_of(claim)
             if owner is None or owner.uid != pod.uid:
                 text = f"resourceclaim {name} was not made for this pod but has the name of its claim {entry['name']}"
                 return Obstacle("claim-missing", text)
-        found[uid_of(claim)] = claim
+        found[uid_of(claim)] = cluster.with_group_decision(claim, pod)
     return [*found.values()]
 
 
 def reserved_for(claim: resource.ResourceClaim, pod: PodView) -> bool:
-    """Whether the claim is reserved for the pod."""
-    return any(entry.uid == pod.uid for entry in claim.status.reservedFor or ())
+    """Whether the claim is reserved for the pod, or for its group (told by name: pods do not know its uid)."""
+    return any(
+        entry.uid == pod.uid or (pod.group and _is_group(entry) and entry.name == pod.group)
+        for entry in claim.status.reservedFor or ()
+    )
+
+
+def _is_group(entry: resource.ResourceClaimConsumerReference) -> bool:
+    return entry.resource == PODGROUP.plural and entry.apiGroup == PODGROUP.group
+
+
+def consumer_of(cluster: Cluster, claim: resource.ResourceClaim, pod: PodView) -> dict[str, str]:
+    """The entry of ``reservedFor`` that stands for the pod: its group's, when the claim is one of the group's."""
+    group = cluster.groups.get(f"{pod.namespace}/{pod.group}") if pod.group else None
+    if group is not None:
+        made = pod_claim_names(pod.obj)
+        for entry in children(pod.obj, "spec", "resourceClaims"):
+            if made.get(entry["name"]) == name_of(claim) and matching_group_claim(group, entry) == name_of(claim):
+                return {
+                    "apiGroup": PODGROUP.group,
+                    "resource": PODGROUP.plural,
+                    "name": name_of(group),
+                    "uid": uid_of(group),
+                }
+    return consumer(pod)
 
 
 def obstacle_of(cluster: Cluster, pod: PodView, claims: Sequence[resource.ResourceClaim]) -> Obstacle | None:
     """What keeps the pod from using these claims on any node just now, broken devices apart."""
     for claim in claims:
         owner = cluster.in_flight.get(uid_of(claim))
-        if owner is not None and owner != pod.uid:
+        if owner is not None and owner != pod.uid and claim.status.allocation is None:
             text = f"resource claim {name_of(claim)} is in the process of being allocated"
             return Obstacle("in-use", text, passing=True)
         if len(claim.status.reservedFor or ()) >= MOST_CONSUMERS and not reserved_for(claim, pod):
@@ -99,11 +124,14 @@ def releasable(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim) ->
     waiting = {member.uid for member in cluster.members(claim) if not member.node} | {pod.uid}
     if any(member.node for member in cluster.members(claim)):
         return False
-    return all(entry.resource == "pods" and entry.uid in waiting for entry in claim.status.reservedFor or ())
+    return all(
+        (entry.resource == "pods" and entry.uid in waiting) or (_is_group(entry) and entry.name == pod.group)
+        for entry in claim.status.reservedFor or ()
+    )
 
 
 def used_by_others(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim) -> bool:
     """Whether other pods hold the claim already."""
-    if any(entry.uid != pod.uid for entry in claim.status.reservedFor or ()):
+    if any(entry.uid != pod.uid for entry in claim.status.reservedFor or ()) and not reserved_for(claim, pod):
         return True
     return any(member.node and member.uid != pod.uid for member in cluster.members(claim))

@@ -14,7 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from drakkar.api.features import Features
+from drakkar.api.groups import group_of
 from drakkar.api.meta import NodeSelector, Object
 from drakkar.api.names import LABEL_HOSTNAME, PODS_PER_NODE
 from drakkar.api.objects import (
@@ -23,6 +26,7 @@ from drakkar.api.objects import (
     key_of,
     labels_of,
     name_of,
+    namespace_of,
     pod_is_done,
     pod_node,
     resource_version_of,
@@ -87,10 +91,16 @@ class Cluster:
         self._members: dict[str, dict[str, Member]] = {}
         self._claims_of: dict[str, frozenset[str]] = {}
         self._claims: dict[str, resource.ResourceClaim] = {}
+        #: PodGroups by ``namespace/name``, and their pods that have not ended, by uid.
+        self.groups: dict[str, Object] = {}
+        self._grouped: dict[str, dict[str, Object]] = {}
+        self._group_of: dict[str, str] = {}
         #: Pod uid → key of the claim made for its extended resources.
         self._special: dict[str, str] = {}
         #: Claim uid → uid of the pod whose decision allocates it just now.
         self.in_flight: dict[str, str] = {}
+        #: Claim uid → the allocation that is in flight.
+        self._decided: dict[str, resource.AllocationResult] = {}
         #: Claim uid → revision of our own write, until the watch has it.
         self._written: dict[str, int] = {}
         self._holders = Holders()
@@ -173,6 +183,7 @@ class Cluster:
         uid = uid_of(pod)
         if pod_is_done(pod):
             return self.remove_pod(uid)
+        self._group(uid, pod)
         node = pod_node(pod)
         changes: frozenset[Cause] = frozenset()
         if node:
@@ -193,7 +204,44 @@ class Cluster:
         """Forgets a pod; answers what for others may have become better by it."""
         self._assumed.discard(uid)
         self._enlist(uid, frozenset(), "", False)
+        self._group(uid, None)
         return frozenset((Cause.ROOM,) if self._displace(uid) else ())
+
+    def _group(self, uid: str, pod: Object | None) -> None:
+        """Keeps the pod among those of its group; None: it has ended."""
+        name = group_of(pod) if pod is not None else ""
+        key = f"{namespace_of(pod)}/{name}" if name else ""
+        old = self._group_of.pop(uid, "")
+        if old and old != key:
+            del self._grouped[old][uid]
+            if not self._grouped[old]:
+                del self._grouped[old]
+        if key and pod is not None:
+            self._group_of[uid] = key
+            self._grouped.setdefault(key, {})[uid] = pod
+
+    def set_group(self, group: Object) -> None:
+        """Takes over a PodGroup."""
+        self.groups[key_of(group)] = group
+
+    def remove_group(self, group: Object) -> None:
+        """Forgets a PodGroup; its pods stay known."""
+        self.groups.pop(key_of(group), None)
+
+    def pods_of_group(self, key: str) -> list[Object]:
+        """The pods of a group that have not ended."""
+        return [*self._grouped.get(key, {}).values()]
+
+    def with_group_decision(self, claim: resource.ResourceClaim, pod: PodView) -> resource.ResourceClaim:
+        """The claim with the allocation that a pod of the same group has been given and nobody has seen yet."""
+        uid = uid_of(claim)
+        owner = self.in_flight.get(uid)
+        if owner is None or owner == pod.uid or claim.status.allocation is not None:
+            return claim
+        if not pod.group or self._group_of.get(owner) != f"{pod.namespace}/{pod.group}":
+            return claim
+        status = msgspec.structs.replace(claim.status, allocation=self._decided[uid])
+        return msgspec.structs.replace(claim, status=status)
 
     def _enlist(self, uid: str, keys: frozenset[str], node: str, deleting: bool) -> None:
         for key in self._claims_of.get(uid, frozenset()) - keys:
@@ -321,6 +369,7 @@ class Cluster:
         self.inventory.remove_claim(claim.metadata.namespace, name_of(claim))
         self.inventory.forget(uid)
         self.in_flight.pop(uid, None)
+        self._decided.pop(uid, None)
         self._written.pop(uid, None)
         self._holders.note(uid, None)
 
@@ -363,7 +412,8 @@ class Cluster:
         for key in self._claims_of.get(pod.uid, frozenset()):
             self._members[key][pod.uid].node = node
         for claim, allocation in allocations:
-            self.in_flight[uid_of(claim)] = pod.uid
+            self.in_flight.setdefault(uid_of(claim), pod.uid)
+            self._decided[uid_of(claim)] = allocation
             self.inventory.assume(uid_of(claim), allocation)
 
     def adopt(
@@ -374,11 +424,14 @@ class Cluster:
         self._special[pod.uid] = key_of(claim)
         self.inventory.forget(draft)
         self.in_flight.pop(draft, None)
+        self._decided.pop(draft, None)
         self.in_flight[uid_of(claim)] = pod.uid
+        self._decided[uid_of(claim)] = allocation
         self.inventory.assume(uid_of(claim), allocation)
 
     def settle(self, claim: resource.ResourceClaim) -> bool:
         """The allocation of the claim has been written and is unchallenged; answers whether it was in flight."""
+        self._decided.pop(uid_of(claim), None)
         return self.in_flight.pop(uid_of(claim), None) is not None
 
     def forget(self, pod: PodView) -> None:
@@ -390,6 +443,7 @@ class Cluster:
                 self._members[key][pod.uid].node = ""
         for uid in [uid for uid, owner in self.in_flight.items() if owner == pod.uid]:
             del self.in_flight[uid]
+            self._decided.pop(uid, None)
             if uid not in self._written:
                 self.inventory.forget(uid)
 

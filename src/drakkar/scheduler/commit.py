@@ -38,10 +38,10 @@ from drakkar.api.tree import child
 from drakkar.client import Cache, Client, timestamp
 from drakkar.inventory.draws import recorded
 from drakkar.scheduler.binding import Binding, binding_state, deadline
-from drakkar.scheduler.claims import reserved_for
+from drakkar.scheduler.claims import consumer_of, reserved_for
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Placement
-from drakkar.scheduler.pods import PodView, consumer, is_waiting
+from drakkar.scheduler.pods import PodView, is_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class Committer:
                 if DELETE_PROTECTION not in finalizers_of(claim):
                     finalizers = [*finalizers_of(claim), DELETE_PROTECTION]
                     claim = await self._patch(claim, {"metadata": {"finalizers": finalizers}})
-                status = {"allocation": body, "reservedFor": _consumers(claim, pod)}
+                status = {"allocation": body, "reservedFor": self._consumers(claim, pod)}
                 return await self._patch(claim, {"status": status}, "status")
             except ApiError as error:
                 claim = await self._newer(claim, error)
@@ -216,10 +216,14 @@ class Committer:
                 if reserved_for(claim, pod):
                     return claim
                 try:
-                    return await self._patch(claim, {"status": {"reservedFor": _consumers(claim, pod)}}, "status")
+                    return await self._patch(claim, {"status": {"reservedFor": self._consumers(claim, pod)}}, "status")
                 except ApiError as error:
                     claim = await self._newer(claim, error)
         raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be reserved")
+
+    def _consumers(self, claim: resource.ResourceClaim, pod: PodView) -> list[dict[str, Any]]:
+        present: list[dict[str, Any]] = msgspec.to_builtins(claim.status.reservedFor or [])
+        return present if reserved_for(claim, pod) else [*present, consumer_of(self._cluster, claim, pod)]
 
     async def _newer(self, claim: resource.ResourceClaim, error: ApiError) -> resource.ResourceClaim:
         """The state that a write conflicted with; other errors go on."""
@@ -309,11 +313,6 @@ class Committer:
                 return None
             raise
         return fresh if uid_of(fresh) == pod.uid else None
-
-
-def _consumers(claim: resource.ResourceClaim, pod: PodView) -> list[dict[str, Any]]:
-    present: list[dict[str, Any]] = msgspec.to_builtins(claim.status.reservedFor or [])
-    return present if reserved_for(claim, pod) else [*present, consumer(pod)]
 
 
 def _same(left: resource.AllocationResult | None, right: resource.AllocationResult | None) -> bool:

@@ -32,6 +32,7 @@ from drakkar.scheduler.claims import (
 )
 from drakkar.scheduler.cluster import Cluster, pods_per_node
 from drakkar.scheduler.extended import Extended, make_extended
+from drakkar.scheduler.groups import group_key, group_obstacle
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.refusal import Cause, Refusal, refusal
@@ -105,6 +106,9 @@ def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: in
     whether devices have been preparing for too long.
     """
     keys = claim_keys(pod.obj)
+    missing = group_obstacle(cluster, pod)
+    if missing is not None:
+        return _blocked(cluster, missing, keys | {group_key(pod)}, frozenset({Cause.GROUP}))
     found = claims_of(cluster, pod)
     if isinstance(found, Obstacle):
         return _blocked(cluster, found, keys, frozenset({Cause.CLAIM}))
@@ -489,8 +493,16 @@ class _Attempt:
         extended: Extended | None = None,
         charge: Charge | None = None,
     ) -> Placement:
-        held = tuple(claim for claim in self.settled if reserved_for(claim, self.pod))
-        joined = tuple(claim for claim in self.settled if not reserved_for(claim, self.pod))
+        in_flight = [claim for claim in self.settled if uid_of(claim) in self.cluster.in_flight]
+        # What another pod of the group has been given has yet to be written, by whichever of them comes first.
+        for claim in in_flight:
+            known = self.cluster.claim(key_of(claim))
+            if known is not None and known.status.allocation is None and claim.status.allocation is not None:
+                allocations = (*allocations, (known, claim.status.allocation))
+        written = {uid_of(claim) for claim, _ in allocations}
+        seen = [claim for claim in self.settled if uid_of(claim) not in written]
+        held = tuple(claim for claim in seen if reserved_for(claim, self.pod))
+        joined = tuple(claim for claim in seen if not reserved_for(claim, self.pod))
         return Placement(node, allocations, extended, joined, held, charge)
 
     def _pending(self) -> Pending:

@@ -81,10 +81,11 @@ class Verdicts:
 
 
 def kind_of(cluster: Cluster, pod: PodView) -> Kind | None:
-    """The kind of a pod; None where other things count too: claims that others use or that have devices, volumes,
-    extended resources, costs of devices.
+    """The kind of a pod; None where other things count too: a group, claims that others use or that have devices,
+    volumes, extended resources, costs of devices.
     """
-    if cluster.tariffs or (pod.obj["spec"].get("volumes") and any(map(_binds, pod.obj["spec"]["volumes"]))):
+    spec = pod.obj["spec"]
+    if cluster.tariffs or pod.group or any(map(_binds, spec.get("volumes") or ())):
         return None
     if any(cluster.extended.behind(name) is not None for name in pod.requests):
         return None
@@ -92,7 +93,6 @@ def kind_of(cluster: Cluster, pod: PodView) -> Kind | None:
     if isinstance(claims, Obstacle) or not all(_lone(cluster, claim, pod) for claim in claims):
         return None
     others = bool(pod.near or pod.away or pod.drawn or pod.spread or cluster.repelling)
-    spec = pod.obj["spec"]
     parts = (
         pod.namespace,
         dict(pod.requests),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from drakkar.api.groups import group_of
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
     is_deleting,
@@ -56,6 +57,8 @@ class PodView:
     away: tuple[Term, ...] = ()
     drawn: tuple[Term, ...] = ()
     spread: tuple[SpreadConstraint, ...] = ()
+    #: Name of the pod's PodGroup, empty without one.
+    group: str = ""
 
     @property
     def key(self) -> str:
@@ -86,6 +89,7 @@ class PodView:
             near=required_terms(others, "podAffinity", namespace, labels) if others else (),
             away=required_terms(others, "podAntiAffinity", namespace, labels) if others else (),
             drawn=tuple(preferred_terms(others, namespace, labels)) if others else (),
+            group=group_of(pod),
             spread=tuple(SpreadConstraint.of(c, labels) for c in children(spec, "topologySpreadConstraints")),
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
+from drakkar.api.groups import group_index
 from drakkar.api.kinds import (
     DEVICECLASS,
     DEVICETAINTRULE,
@@ -22,12 +23,30 @@ from drakkar.api.kinds import (
     PERSISTENTVOLUME,
     PERSISTENTVOLUMECLAIM,
     POD,
+    PODGROUP,
     RESOURCECLAIM,
     RESOURCESLICE,
 )
 from drakkar.api.meta import Object
-from drakkar.api.names import DEFAULT_SCHEDULER, POD_SCHEDULED, REASON_SCHEDULER_ERROR, REASON_UNSCHEDULABLE
-from drakkar.api.objects import condition, key_of, labels_of, name_of, pod_priority, resource_version_of, uid_of
+from drakkar.api.names import (
+    DEFAULT_SCHEDULER,
+    POD_GROUP_SCHEDULED,
+    POD_SCHEDULED,
+    REASON_SCHEDULED,
+    REASON_SCHEDULER_ERROR,
+    REASON_UNSCHEDULABLE,
+)
+from drakkar.api.objects import (
+    condition,
+    key_of,
+    labels_of,
+    name_of,
+    namespace_of,
+    pod_priority,
+    resource_version_of,
+    uid_of,
+    with_condition,
+)
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import at
 from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
@@ -36,6 +55,8 @@ from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, decide
 from drakkar.scheduler.equal import Verdicts, kind_of
+from drakkar.scheduler.gangs import Gang, decide_gang, gang_of
+from drakkar.scheduler.groups import group_obstacle
 from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
@@ -131,6 +152,7 @@ class Scheduler:
             NAMESPACE: self._on_namespace,
             PERSISTENTVOLUME: self._on_volume,
             PERSISTENTVOLUMECLAIM: self._on_volume_claim,
+            PODGROUP: self._on_group,
         }
         for kind, handler in subscriptions.items():
             self._caches.of(kind).subscribe(handler)
@@ -150,6 +172,13 @@ class Scheduler:
         self.cluster.set_namespace(namespace)
         if old is not None and labels_of(old) != labels_of(namespace):
             self._happened((Cause.POD, Cause.ROOM))
+
+    def _on_group(self, event: str, _: Object | None, group: Object) -> None:
+        if event == "DELETED":
+            self.cluster.remove_group(group)
+        else:
+            self.cluster.set_group(group)
+            self.queue.happened(Cause.GROUP, claim=f"podgroup {key_of(group)}")
 
     def _on_volume(self, event: str, _: Object | None, volume: Object) -> None:
         if event == "DELETED":
@@ -214,6 +243,9 @@ class Scheduler:
         if Cause.ROOM in changes and was:
             self._room_returned(pod)
         self._happened(changes - {Cause.ROOM})
+        for key in group_index(pod):
+            if old is None or event == "DELETED" or is_waiting(old) != is_waiting(pod):
+                self.queue.happened(Cause.GROUP, claim=f"podgroup {key}")
 
     def _happened(self, causes: Iterable[Cause]) -> None:
         for cause in causes:
@@ -239,24 +271,84 @@ class Scheduler:
                 self.queue.remove(uid)
                 continue
             pod = PodView.of(obj)
-            decision = self._decide(pod)
-            if decision is None:
-                self.queue.retry(uid)
-            elif isinstance(decision, Placement):
-                self.cluster.assume(decision.footprint(pod), decision.node, decision.allocations)
-                self.queue.happened(Cause.POD)
-                group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
+            gang = gang_of(self.cluster, pod, self._waiting_of_group(pod)) if pod.group else None
+            if gang is not None and group_obstacle(self.cluster, pod) is None:
+                self._decide_gang(gang, group)
             else:
-                if decision.error:
-                    self.queue.retry(uid)
-                else:
-                    self.queue.park(
-                        uid, decision.causes, decision.claims, drivers=decision.drivers, counts=not decision.passing
-                    )
-                if not decision.passing:
-                    group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
+                decision = self._decide(pod)
+                if isinstance(decision, Placement):
+                    self.cluster.assume(decision.footprint(pod), decision.node, decision.allocations)
+                self._act(pod, decision, group)
             # Watches have to be read between decisions.
             await asyncio.sleep(0)
+
+    def _waiting_of_group(self, pod: PodView) -> list[Object]:
+        """The pods of the pod's group that are ours to decide now."""
+        return [
+            obj
+            for obj in self.cluster.pods_of_group(f"{pod.namespace}/{pod.group}")
+            if is_waiting(obj) and self.is_ours(obj) and not self.cluster.node_of(uid_of(obj))
+        ]
+
+    def _decide_gang(self, gang: Gang, group: asyncio.TaskGroup) -> None:
+        started = self._clock.monotonic()
+        now = self._clock.time()
+        for pod in gang.waiting:
+            self.queue.hold(pod.uid)
+        try:
+            found = decide_gang(self.cluster, gang, policy=self._policy, start=self._start, now=now)
+        except Exception:
+            logger.exception("deciding about pod group %s failed", gang.key)
+            self.metrics["errors"] += 1
+            for pod in gang.waiting:
+                self.cluster.forget(pod)
+                self.queue.retry(pod.uid)
+            return
+        self._start += len(gang.waiting)
+        self.metrics["decisions"] += len(found.decisions)
+        self.metrics["decision_seconds"] += self._clock.monotonic() - started
+        for pod, decision in found.decisions:
+            self._act(pod, decision, group)
+        first = next((decision for _, decision in found.decisions if isinstance(decision, Pending)), None)
+        message = "" if found.starts or first is None else first.message
+        group.create_task(self._tell_group(gang.group, found.starts, message), name=f"group-{gang.key}")
+
+    def _act(self, pod: PodView, decision: Placement | Pending | None, group: asyncio.TaskGroup) -> None:
+        """Has a decision carried out; a placement is assumed already."""
+        if decision is None:
+            self.queue.retry(pod.uid)
+        elif isinstance(decision, Placement):
+            self.queue.happened(Cause.POD)
+            group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
+        else:
+            if decision.error:
+                self.queue.retry(pod.uid)
+            else:
+                self.queue.park(
+                    pod.uid, decision.causes, decision.claims, drivers=decision.drivers, counts=not decision.passing
+                )
+            if not decision.passing:
+                group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
+
+    async def _tell_group(self, group: Object, starts: bool, message: str) -> None:
+        """Says in the group's status whether it could start; once it could, that stays."""
+        before = condition(group, POD_GROUP_SCHEDULED) or {}
+        if before.get("status") == "True" or (not starts and before.get("message") == message):
+            return
+        new = {
+            "type": POD_GROUP_SCHEDULED,
+            "status": "True" if starts else "False",
+            "reason": REASON_SCHEDULED if starts else REASON_UNSCHEDULABLE,
+            "message": message,
+            "lastTransitionTime": timestamp(self._clock.time()),
+        }
+        metadata = {"uid": uid_of(group), "resourceVersion": resource_version_of(group)}
+        conditions = with_condition(at(group, "status", "conditions"), new)
+        body = {"metadata": metadata, "status": {"conditions": conditions}}
+        try:
+            await self._client.patch(PODGROUP, name_of(group), namespace_of(group), body, subresource="status")
+        except (ApiError, Unreachable) as error:
+            logger.info("pod group %s: its state was not written: %s", key_of(group), error)
 
     def _decide(self, pod: PodView) -> Placement | Pending | None:
         started = self._clock.monotonic()

@@ -119,6 +119,17 @@ def test_extended_resources() -> None:
     assert found.requests[0].claim == "default/p-extended-resources"
 
 
+def test_a_gang_is_explained_as_one() -> None:
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    group["spec"] = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    pods = [pod(f"p-{i}", f"c-{i}", schedulingGroup={"podGroupName": "g"}) for i in range(4)]
+    claims = [claim(f"c-{i}", 2) for i in range(4)]
+    found = explain([*WORLD, group, *claims, *pods], "p-0")
+    assert (found.state, found.reason) == ("pending", "waiting-for-group")
+    assert "podgroup g starts with 3 more pods or not at all; 1 fit" in found.message
+    assert explain([*WORLD, group, *claims, *pods[:2]], "p-0").message.endswith("or more only.")
+
+
 def test_the_default_text_is_short() -> None:
     claims = [claim(f"c{i}", 9) for i in range(30)]
     found = explain([*WORLD, *claims, pod("p", *(f"c{i}" for i in range(30)))], "p")
