@@ -308,6 +308,7 @@ def _parts(
             node_grace=options.node_grace,
             lease_period=options.lease_period,
             loss_by_silence=True,
+            pod_groups=True,
             root_ca=(options.data / "pki" / "ca.crt").read_text(),
         )
 
@@ -416,7 +417,7 @@ def _remembered_port(data: Path) -> int:
 @contextlib.asynccontextmanager
 async def case_plane() -> AsyncIterator[Client]:
     """A plane in memory without nodes of its own, for cases: API server, claim controllers, scheduler."""
-    from drakkar.controllers import Controllers
+    from drakkar.controllers import Controllers, ControllerSettings
     from drakkar.scheduler import Scheduler
 
     clock = SystemClock()
@@ -426,8 +427,10 @@ async def case_plane() -> AsyncIterator[Client]:
         user, groups = IDENTITIES[part]
         return Client(MemoryTransport(server.handle, server.token(user, *groups)))
 
+    # The controllers that make and clear what pods and their claims need.
+    only, settings = {"claims", "tainteviction", "podgroups"}, ControllerSettings(pod_groups=True)
     parts = [
-        asyncio.create_task(Controllers(client("controllers"), clock, only={"claims", "tainteviction"}).run()),
+        asyncio.create_task(Controllers(client("controllers"), clock, only=only, settings=settings).run()),
         asyncio.create_task(Scheduler(client("scheduler"), clock).run()),
     ]
     try:
