@@ -7,8 +7,8 @@ sockets, records on disk, CDI and metadata files, taints, claim status, upgrades
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,6 +63,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     conditions: list[Condition] = []
     #: Attributes for the application's metadata file; None: those of the published device.
     attributes: dict[str, v1.DeviceAttribute] | None = None
+    #: Kept on disk with the claim's record, for :meth:`Driver.restore` and `unprepare` (`PreparedDevice.state`).
+    state: dict[str, Any] = {}
 
 
 class Driver(ABC):
@@ -78,6 +80,8 @@ class Driver(ABC):
     unhealthy: Effect = "NoSchedule"
     #: Whether applications get a file that describes their devices (KEP-5304).
     metadata: bool = True
+    #: Reads what claims (by UID) have on this node, from the records on disk; set by whoever runs the driver.
+    records: Callable[[], Mapping[str, Sequence[PreparedDevice]]] = staticmethod(dict)
 
     @abstractmethod
     def discover(self) -> Sequence[v1.Device | v1.CounterSet]:
@@ -112,10 +116,10 @@ class Driver(ABC):
         Of the claim only namespace, name and UID are known, it may be gone; `devices` is empty when the record is torn.
         """
 
-    def restore(self, claims: Mapping[str, Sequence[PreparedDevice]]) -> None:  # noqa: B027
-        """Told once, after the first discovery and before any call, which claims (by UID) stand prepared.
+    def restore(self) -> None:  # noqa: B027
+        """Called once, after the first discovery and before any other call.
 
-        What the hardware shows beyond that was left by a crash and may be removed.
+        What the hardware shows beyond :attr:`records` was left by a crash and may be removed.
         """
 
     def health(self) -> Mapping[str, Health]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from drakkar.api.resource import v1
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Create, Delete, Patch, Write
 from drakkar.driver.devices import COUNTER_SETS, chunks, split
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 #: Times of taints that differ by less are taken for equal: the API keeps whole seconds.
 _SAME_TIME = 1.0
@@ -195,17 +197,43 @@ def _spec(
 
 def _canonical(device: v1.Device) -> v1.Device:
     """The device with quantities as the server writes them: 4096Mi comes back as 4Gi."""
-    if not device.capacity and not device.consumesCounters:
+    if not device.capacity and not device.consumesCounters and not device.nodeAllocatableResources:
         return device
-    capacity = {
-        name: msgspec.structs.replace(value, value=_quantity(value.value))
-        for name, value in (device.capacity or {}).items()
-    }
     consumed = [
         msgspec.structs.replace(draw, counters=_canonical_counters(draw.counters))
         for draw in device.consumesCounters or ()
     ]
-    return msgspec.structs.replace(device, capacity=capacity or None, consumesCounters=consumed or None)
+    return msgspec.structs.replace(
+        device,
+        capacity={name: _canonical_capacity(value) for name, value in (device.capacity or {}).items()} or None,
+        consumesCounters=consumed or None,
+        nodeAllocatableResources={
+            name: v1.NodeAllocatableResource(
+                mapping=_with_quantities(value.mapping, "capacityMultiplier", "deviceMultiplier"),
+                overhead=_with_quantities(value.overhead, "perPod", "perContainer"),
+            )
+            for name, value in (device.nodeAllocatableResources or {}).items()
+        }
+        or None,
+    )
+
+
+def _canonical_capacity(capacity: v1.DeviceCapacity) -> v1.DeviceCapacity:
+    policy = _with_quantities(capacity.requestPolicy, "default")
+    if policy is not None:
+        policy = msgspec.structs.replace(
+            policy,
+            validRange=_with_quantities(policy.validRange, "min", "max", "step"),
+            validValues=[_quantity(value) for value in policy.validValues or ()] or None,
+        )
+    return v1.DeviceCapacity(value=_quantity(capacity.value), requestPolicy=policy)
+
+
+def _with_quantities(struct: S | None, *fields: str) -> S | None:
+    if struct is None:
+        return None
+    given = {name: _quantity(value) for name in fields if (value := getattr(struct, name)) is not None}
+    return msgspec.structs.replace(struct, **given)
 
 
 def _canonical_set(counters: v1.CounterSet) -> v1.CounterSet:

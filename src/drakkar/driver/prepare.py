@@ -135,6 +135,10 @@ class Preparer:
             outcomes = [Prepared(edits=a) if isinstance(a, cdi.ContainerEdits) else a for a in answers]
             self._write_status(claim, devices, outcomes)
             prepared = self._write_cdi(asked.uid, record.devices, [outcome.edits for outcome in outcomes])
+            prepared = [
+                msgspec.structs.replace(device, state=outcome.state)
+                for device, outcome in zip(prepared, outcomes, strict=True)
+            ]
             if self._driver.metadata:
                 prepared = self._write_metadata(claim, devices, outcomes, prepared)
             self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared))

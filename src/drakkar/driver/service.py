@@ -82,8 +82,9 @@ class DriverService:
             describe=self.publication.device,
             report=lambda claim, entries: self._wait(statuses.write(claim, entries)),
         )
-        known = {uid: record.devices for uid, record in self.preparer.known().items()}
-        await asyncio.to_thread(self.driver.restore, known)
+        preparer = self.preparer
+        self.driver.records = lambda: {uid: record.devices for uid, record in preparer.known().items()}
+        await asyncio.to_thread(self.driver.restore)
         servers = self._servers(self.preparer)
         try:
             for server in servers:

@@ -44,6 +44,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     shareID: str | None = None
     #: Allocated for admin access: others may have it too.
     admin: bool = False
+    #: The driver's own business.
+    state: dict[str, Any] = {}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

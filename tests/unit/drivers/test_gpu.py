@@ -189,7 +189,8 @@ def test_partitions_of_a_crash_are_removed_at_the_start(tmp_path: Path) -> None:
     driver = GpuDriver(fake, mig="dynamic")
     driver.discover()
     held = PreparedDevice(requestNames=["r"], poolName="n1", deviceName="gpu-0-mig-1g10gb-19-0")
-    driver.restore({"u1": [held]})
+    driver.records = lambda: {"u1": [held]}
+    driver.restore()
     assert fake.gpus()[0].mig_instances == (kept,)
     driver.unprepare(Claim("ns", "u1", "c"), [held])
     assert fake.gpus()[0].mig_instances == ()

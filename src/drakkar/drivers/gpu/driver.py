@@ -52,11 +52,11 @@ class GpuDriver(Driver):
         self._things = {name: thing for name, (_, thing) in found.items()}
         return [*sets, *(described for described, _ in found.values())]
 
-    def restore(self, claims: Mapping[str, Sequence[PreparedDevice]]) -> None:
+    def restore(self) -> None:
         """Partitions that no claim has were left by a crash: they go."""
         if self._mig != "dynamic":
             return
-        names = {device.deviceName for devices in claims.values() for device in devices}
+        names = {device.deviceName for devices in self.records().values() for device in devices}
         held = {self._place(thing) for name in names if isinstance(thing := self._things.get(name), Partition)}
         for gpu in self._hardware.gpus():
             for instance in gpu.mig_instances:

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs; see docs/reference/gpu-driver.md."""
