@@ -154,7 +154,10 @@ def test_a_node_answers_in_a_fleet_as_it_does_alone(seed: int, policy: str) -> N
         wanted = rnd.choice(kinds)
         problem = prepare(fleet.snapshot(), [wanted], policy, lambda: f"share-{number}")  # noqa: B023
         feasible = problem.feasible()
+        fitting = problem.fitting()
         outcomes = [problem.solve(name) for name in NODES]
+        assert fitting == [name for name, outcome in zip(NODES, outcomes, strict=True) if isinstance(outcome, Fits)]
+        assert problem.fitting(2) == fitting[:2]
         for name, outcome in zip(NODES, outcomes, strict=True):
             books = alone(name, published_on[name], held[name], switches)
             other = prepare(books.snapshot(), [wanted], policy, lambda: f"share-{number}")  # noqa: B023

@@ -21,7 +21,7 @@ from drakkar.allocator.nodes import NodeNames, mask_of
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
 from drakkar.allocator.reasons import Reason
-from drakkar.allocator.results import Solution, allocations, solution
+from drakkar.allocator.results import Solution, allocations, solution, writable
 from drakkar.allocator.search import BudgetSpent
 from drakkar.allocator.stages import first_solution
 from drakkar.api.errors import UsageError
@@ -249,6 +249,27 @@ class Problem:
     def why(self, nodes: Iterable[str]) -> Reason:
         """One reason for all of these nodes: the one that came furthest."""
         return named(aggregate([(name, self._reason(name)) for name in nodes]), self.claims)
+
+    def fitting(self, limit: int | None = None, budget: int = DEFAULT_BUDGET) -> list[str]:
+        """The first nodes, at most ``limit``, on which the claims do fit, in the order of the inventory.
+
+        Exact like :meth:`solve`, but the search is done once for all nodes that are alike, and nothing is written out.
+        Nodes on which it fails or gives up are left out.
+        """
+        found: list[str] = []
+        world, switches = self.snapshot.world, self.snapshot.switches
+        for name in self.feasible().nodes:
+            if limit is not None and len(found) >= limit:
+                break
+            first = self._class_of(name).solution
+            if first is None:
+                fits = isinstance(self.solve(name, budget), Fits)
+            else:
+                node = world.nodes[name]
+                fits = writable(first, self.plan, node, node_view(world, node), switches)
+            if fits:
+                found.append(name)
+        return found
 
     # One node.
 

@@ -64,8 +64,7 @@ def allocations(
 ) -> tuple[AllocationResult, ...]:
     """One AllocationResult per claim; raises :class:`Fault` when a device's node selector cannot be passed on."""
     made: list[AllocationResult] = []
-    # Upstream's oldest variant does not know bindsToNode.
-    binds = plan.policy != "upstream" or switches.variant != "stable"
+    binds = _binds(plan, switches)
     pools = view.pools
     for choices, config in found.claims:
         records: list[DeviceRecord] = []
@@ -77,6 +76,22 @@ def allocations(
         devices = DeviceAllocationResult(config=[*config] or None, results=results or None)
         made.append(AllocationResult(devices=devices, nodeSelector=_node_selector(node, records, binds)))
     return tuple(made)
+
+
+def writable(found: Solution, plan: Plan, node: Node, view: NodeView, switches: Switches) -> bool:
+    """Whether :func:`allocations` can write the solution for the node."""
+    for choices, _ in found.claims:
+        records = [view.pools[choice.pool].view.base.devices[choice.local] for choice in choices]
+        try:
+            _node_selector(node, records, _binds(plan, switches))
+        except Fault:
+            return False
+    return True
+
+
+def _binds(plan: Plan, switches: Switches) -> bool:
+    """Whether ``bindsToNode`` counts: upstream's oldest variant does not know it."""
+    return plan.policy != "upstream" or switches.variant != "stable"
 
 
 def _result(
