@@ -18,8 +18,8 @@ errors are spelled as the client knows them.
 
 from __future__ import annotations
 
+from drakkar.api.core import cluster, registration, workloads
 from drakkar.api.core import defaults as core_defaults
-from drakkar.api.core import registration, workloads
 from drakkar.api.core import strategy as core_strategy
 from drakkar.api.core import validation as core_validation
 from drakkar.api.resource import defaults as resource_defaults
@@ -35,10 +35,12 @@ _DEFAULTS: dict[tuple[str, str], Defaults] = {
     **core_defaults.DEFAULTS,
     **workloads.DEFAULTS,
     **registration.DEFAULTS,
+    **cluster.DEFAULTS,
 }
 _STRATEGIES: dict[tuple[str, str], Strategy] = {
     **{(resource.GROUP, kind): strategy for kind, strategy in resource_strategy.STRATEGIES.items()},
     **core_strategy.STRATEGIES,
+    **cluster.STRATEGIES,
 }
 _VALIDATORS: dict[tuple[str, str], Validate] = {
     **{(resource.GROUP, kind): validate for kind, validate in resource_validation.VALIDATORS.items()},

@@ -213,18 +213,17 @@ def test_a_question_about_pools_is_answered() -> None:
 
 def test_a_refused_pod_is_a_condition() -> None:
     async def story(client: Client) -> None:
-        wrong = body(replicas=1)
-        wrong["spec"]["template"]["spec"]["containers"][0]["name"] = "No Name"
-        await client.create(DEPLOYMENT, wrong)
+        none = {"metadata": {"name": "none", "namespace": "default"}, "spec": {"hard": {"pods": "0"}}}
+        await client.create(RESOURCEQUOTA, none)
+        await client.create(DEPLOYMENT, body(replicas=1))
 
         def failure(found: Any) -> Any:
             return [c for c in found["status"].get("conditions") or () if c["type"] == "ReplicaFailure"]
 
         found = await eventually(lambda: client.get(DEPLOYMENT, "w", "default"), failure)
         assert failure(found)[0]["reason"] == "FailedCreate"
-        assert "No Name" in failure(found)[0]["message"]
-        right = body(replicas=1)["spec"]["template"]
-        await client.patch(DEPLOYMENT, "w", "default", {"spec": {"template": right}})
+        assert "exceeded quota: none" in failure(found)[0]["message"]
+        await client.delete(RESOURCEQUOTA, "none", "default")
         async with agent(client):
             await client.create(NODE, node())
             await eventually(lambda: client.get(DEPLOYMENT, "w", "default"), lambda found: not failure(found))

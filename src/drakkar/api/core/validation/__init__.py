@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from drakkar.api import formats
+from drakkar.api.core.validation import configuration, groups, rights, workloads
 from drakkar.api.core.validation.jobs import validate_job, validate_job_status
 from drakkar.api.core.validation.others import (
     validate_lease,
@@ -46,6 +47,11 @@ def _nothing(faults: Faults, obj: Object, old: Object | None, ctx: ValidationCon
     """Status that only our own components write; its schema is check enough."""
 
 
+def _cron_job_name(name: str) -> tuple[str, ...]:
+    """A Job's name has eleven characters more."""
+    return (*formats.dns_subdomain(name), *(("must be no more than 52 characters",) if len(name) > 52 else ()))
+
+
 # (group, kind) → namespaced, format of names, checks of the main endpoint and of status.
 _KINDS: Final[dict[tuple[str, str], tuple[bool, formats.Check, Check, Check]]] = {
     ("", "Pod"): (True, formats.dns_subdomain, _pod, _nothing),
@@ -53,7 +59,33 @@ _KINDS: Final[dict[tuple[str, str], tuple[bool, formats.Check, Check, Check]]] =
     ("", "Node"): (False, formats.dns_subdomain, _node, validate_node_status),
     ("", "Namespace"): (False, formats.dns_label, validate_namespace, _nothing),
     ("coordination.k8s.io", "Lease"): (True, formats.dns_subdomain, validate_lease, _nothing),
-}
+    ("", "ConfigMap"): (True, formats.dns_subdomain, configuration.validate_config_map, _nothing),
+    ("", "Secret"): (True, formats.dns_subdomain, configuration.validate_secret, _nothing),
+    ("", "ResourceQuota"): (True, formats.dns_subdomain, configuration.validate_quota, _nothing),
+    ("", "LimitRange"): (True, formats.dns_subdomain, configuration.validate_limit_range, _nothing),
+    ("", "PersistentVolumeClaim"): (True, formats.dns_subdomain, configuration.validate_volume_claim, _nothing),
+    ("", "Service"): (True, configuration.service_name, configuration.validate_service, _nothing),
+    ("policy", "PodDisruptionBudget"): (True, formats.dns_subdomain, configuration.validate_budget, _nothing),
+    ("apps", "Deployment"): (True, formats.dns_subdomain, workloads.validate_deployment, _nothing),
+    ("apps", "ReplicaSet"): (True, formats.dns_subdomain, workloads.validate_replica_set, _nothing),
+    ("apps", "DaemonSet"): (True, formats.dns_subdomain, workloads.validate_daemon_set, _nothing),
+    ("apps", "StatefulSet"): (True, formats.dns_label, workloads.validate_stateful_set, _nothing),
+    ("batch", "CronJob"): (True, _cron_job_name, workloads.validate_cron_job, _nothing),
+    ("scheduling.k8s.io", "PriorityClass"): (False, formats.dns_subdomain, workloads.validate_priority_class, _nothing),
+    ("scheduling.k8s.io", "Workload"): (True, formats.dns_subdomain, groups.validate_workload, _nothing),
+    ("scheduling.k8s.io", "PodGroup"): (
+        True, formats.dns_subdomain, groups.validate_pod_group, groups.validate_pod_group_status,
+    ),
+    ("scheduling.k8s.io", "CompositePodGroup"): (
+        True, formats.dns_subdomain, groups.validate_composite_group, _nothing,
+    ),
+    (rights.RBAC, "Role"): (True, formats.path_segment, rights.validate_role, _nothing),
+    (rights.RBAC, "ClusterRole"): (False, formats.path_segment, rights.validate_cluster_role, _nothing),
+    (rights.RBAC, "RoleBinding"): (True, formats.path_segment, rights.validate_role_binding, _nothing),
+    (rights.RBAC, "ClusterRoleBinding"): (
+        False, formats.path_segment, rights.validate_cluster_role_binding, _nothing,
+    ),
+}  # fmt: skip
 
 
 def _validate(
