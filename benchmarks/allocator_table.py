@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import allocator_bestfit
 import allocator_irregular
 
 from drakkar.allocator import Fits, batch, prepare
@@ -268,7 +269,7 @@ def main() -> int:
             [str(bench.oracle), "version"], capture_output=True, check=True, text=True
         ).stdout.strip()
         lines, points = measure(bench, options.quick)
-        lines += allocator_irregular.rows()
+        lines += allocator_irregular.rows() + allocator_bestfit.rows()
     if options.write:
         (ROOT / "docs/performance-allocator.md").write_text(page(lines, version))
         (ROOT / "docs/performance-allocator.svg").write_text(plot(points))

@@ -103,7 +103,7 @@ def allocate(
     budget: int = DEFAULT_BUDGET,
     share_id: Callable[[], str] | None = None,
 ) -> Decision:
-    """Allocates claims together, as for one pod: on ``node``, or on the first node that fits.
+    """Allocates claims together, as for one pod: on ``node``, or on the node that fits and loses least.
 
     Nothing is booked; pass the outcome's allocations to :meth:`Snapshot.assume` to go on from there.
     """
@@ -111,10 +111,9 @@ def allocate(
     if node is not None:
         outcome = problem.solve(node, budget)
         return Decision(outcome, node if isinstance(outcome, Fits) else None)
-    feasible = problem.feasible()
     undecided: GaveUp | None = None
     failed: Failed | None = None
-    for name in feasible.nodes:
+    for name in problem.ranked():
         outcome = problem.solve(name, budget)
         if isinstance(outcome, Fits):
             return Decision(outcome, name)
@@ -128,4 +127,4 @@ def allocate(
         return Decision(undecided)
     if failed is not None:
         return Decision(failed)
-    return Decision(NoFit(feasible.refusal or explain(problem, snapshot.nodes)))
+    return Decision(NoFit(problem.feasible().refusal or explain(problem, snapshot.nodes)))

@@ -59,6 +59,8 @@ class Classes:
         self._attributes = list(dict.fromkeys(c.attribute for claim in plan.claims for c in claim.constraints))
         #: Names without a domain are looked up differently, and derived attributes are computed: nothing is shared.
         self._shared = not plan.derived and all("/" in attribute for attribute in self._attributes)
+        #: Whether a node was seen on which the claims can have partitions, of which some spoil more than others.
+        self.partial = False
         self._kinds: dict[Key, PoolKind] = {}
         self._kind_of: dict[int, PoolKind] = {}
         self._known: dict[Key, NodeClass] = {}
@@ -66,6 +68,9 @@ class Classes:
     def key(self, snapshot: Snapshot, node: Node, view: NodeView) -> Key | None:
         """Equal for nodes of one class; None for a node that is a class of its own."""
         if view.broken or view.fatal is not None or not self._shared:
+            for seen in view.pools:
+                if seen.view.base.serial not in self._kind_of:
+                    self._find_kind(seen.view.base, snapshot)
             return None
         parts: list[object] = [snapshot.switches.OptionalNodeOperations and node.features]
         kind_of = self._kind_of
@@ -101,6 +106,11 @@ class Classes:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = PoolKind()
+            partitions = base.with_counters & ~base.multi
+            if partitions and self._plan.policy != "upstream":
+                self.partial = self.partial or any(
+                    a.on_base(base, table, switches).open & partitions for a in self._alternatives
+                )
         self._kind_of[base.serial] = kind
         return kind
 

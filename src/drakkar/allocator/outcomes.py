@@ -13,6 +13,8 @@ class Fits:
     """One allocation per claim, in the order of the claims."""
 
     allocations: tuple[AllocationResult, ...]
+    #: How much of what could be given out on the node before can no longer be (policy ``drakkar``).
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import msgspec
@@ -16,10 +17,12 @@ import msgspec
 from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
 from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
+from drakkar.allocator.fitness import best_fit, loss_of
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.nodes import NodeNames, mask_of
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
+from drakkar.allocator.ranking import Ranking
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution, allocations, solution, writable
 from drakkar.allocator.search import BudgetSpent
@@ -35,6 +38,8 @@ DEFAULT_BUDGET: Final = 20_000
 UNDECIDED_CURE: Final = (
     "ask for fewer devices with unequal constraints in one pod; where the extra drakkar[solver] is missing, install it"
 )
+#: Steps that a search may take on a node when nodes are only compared.
+RANKING_BUDGET: Final = 2_000
 _PLAN_LIMIT: Final = 256
 POLICIES: Final = ("drakkar", "upstream")
 
@@ -53,7 +58,7 @@ class Feasible:
 class _Memory:
     """What a plan knows about the nodes of one inventory, as of ``version``."""
 
-    __slots__ = ("classes", "mask", "order", "refusal", "tally", "untold", "version")
+    __slots__ = ("classes", "mask", "order", "ranking", "refusal", "tally", "untold", "version")
 
     def __init__(self) -> None:
         self.version = -1
@@ -66,6 +71,8 @@ class _Memory:
         #: Why the nodes do not pass, as far as it was asked for, and the nodes that are missing there (None: all).
         self.tally = Tally()
         self.untold: dict[str, None] | None = None
+        #: The nodes by what they lose, once somebody asked.
+        self.ranking: Ranking | None = None
 
     def reorder(self, order: NodeOrder) -> None:
         """Takes over the nodes of a world."""
@@ -74,7 +81,7 @@ class _Memory:
             if self.untold is not None:
                 self.untold[gone] = None
         self.order = order
-        self.refusal = None
+        self.refusal = self.ranking = None
         known = self.classes
         self.mask = mask_of([name in known and known[name].passes for name in order.names])
 
@@ -87,6 +94,8 @@ class _Memory:
             self.untold[name] = None
         if found.passes != (old is not None and old.passes):
             self.mask ^= 1 << place
+        if self.ranking is not None:
+            self.ranking.touch(name, place, found.passes)
 
 
 class Problem:
@@ -129,6 +138,27 @@ class Problem:
             memory.untold = {}
             memory.refusal = tally.summary()
         return Feasible(NodeNames(0, order), named(memory.refusal, self.claims))
+
+    def ranked(self) -> Iterable[str]:
+        """The nodes of :meth:`feasible`, those first on which the claims lose least of what could be given out later.
+
+        In the order of the inventory where nothing is to be lost, and under policy ``upstream``.
+        """
+        memory = self._remember()
+        order = self.snapshot.world.order
+        if not self._classes.partial:
+            return NodeNames(memory.mask, order)
+        if memory.ranking is None:
+            memory.ranking = Ranking(order, memory.mask)
+        memory.ranking.update(self._score)
+        return memory.ranking.names()
+
+    def _score(self, name: str) -> tuple[float | None, bool]:
+        known = self._class_of(name)
+        searched = known.solution is None and not known.refuted
+        if searched and isinstance(self.solve(name, RANKING_BUDGET), GaveUp | Failed):
+            return inf, True
+        return known.solution.lost if known.solution is not None else None, searched
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot
@@ -313,7 +343,10 @@ class Problem:
         if task.too_large is not None or task.incomplete is not None:
             return NoFit(named(self._reason(node_name), self.claims))
         try:
-            found = first_solution(task, budget)
+            found = best_fit(task) if self._classes.partial else None
+            lost = 0.0 if found is None else loss_of(task, found)
+            if found is None:
+                found = first_solution(task, budget)
         except BudgetSpent:
             reason = Reason(
                 reason="undecided",
@@ -324,7 +357,7 @@ class Problem:
             )
             return GaveUp(named(reason, self.claims))
         if found is not None:
-            known.solution = solution(task, found)
+            known.solution = solution(task, found, lost)
             return self._fits(known.solution, node)
         invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
         if invalid is not None and self.plan.policy == "upstream":
@@ -334,7 +367,7 @@ class Problem:
 
     def _fits(self, found: Solution, node: Node) -> Fits:
         view = self.snapshot.view(node.name)
-        return Fits(allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id))
+        return Fits(allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id), found.lost)
 
 
 def prepare(

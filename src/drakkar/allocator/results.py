@@ -43,9 +43,11 @@ class Solution:
 
     #: Per claim, its devices and the configuration that goes with the alternatives.
     claims: tuple[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]], ...]
+    #: What cannot be given out any more on the node, see :mod:`drakkar.allocator.fitness`.
+    lost: float = 0.0
 
 
-def solution(task: NodeTask, search: Search) -> Solution:
+def solution(task: NodeTask, search: Search, lost: float = 0.0) -> Solution:
     """The finished search's choice."""
     places = task.view.places
     claims: list[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]]] = []
@@ -56,7 +58,7 @@ def solution(task: NodeTask, search: Search) -> Solution:
         ]
         choices = tuple(Choice(one.need.alternative, *places[one.position], one.consumed, one.shared) for one in taken)
         claims.append((choices, _config(task.plan.claims[number], chosen)))
-    return Solution(tuple(claims))
+    return Solution(tuple(claims), lost)
 
 
 def allocations(

@@ -12,7 +12,7 @@ from drakkar.api.resource import v1
 from drakkar.api.resource.validation import validate_update
 from drakkar.inventory import Inventory
 from drakkar.inventory.draws import recorded
-from tests.support.allocation import allocated, claim, device, inventory, published, request, solve
+from tests.support.allocation import DRIVER, allocated, claim, device, inventory, published, request, solve
 
 POOL: dict[str, Any] = {"pool": "p", "count": 2}
 COUNTERS = published("counters", counters={"c": {"m": "4"}}, **POOL)
@@ -21,7 +21,7 @@ COUNTERS = published("counters", counters={"c": {"m": "4"}}, **POOL)
 def parts(*draws: int, **fields: Any) -> v1.ResourceSlice:
     """Devices ``d0``, ``d1``, … that draw this much."""
     devices = [
-        device(f"d{n}", attributes={"kind": "part"}, draws={"c": {"m": str(draw)}})
+        device(f"d{n}", attributes={"kind": "part", "n": n}, draws={"c": {"m": str(draw)}})
         for n, draw in enumerate(draws)
         if draw
     ]
@@ -30,7 +30,8 @@ def parts(*draws: int, **fields: Any) -> v1.ResourceSlice:
 
 def held(books: Inventory, *, record: bool) -> v1.ResourceClaim:
     """A claim for the first device, as our scheduler writes it or as another one does."""
-    wanted = claim(request(), name="held")
+    pick = f'!("n" in device.attributes["{DRIVER}"]) || device.attributes["{DRIVER}"].n == 0'
+    wanted = claim(request(select=pick), name="held")
     outcome = solve(books, wanted, policy="drakkar")
     assert isinstance(outcome, Fits)
     written = allocated(wanted, outcome)
@@ -116,7 +117,7 @@ def test_a_pool_without_counters_does_not_mind() -> None:
 
 
 def test_the_record_is_short_valid_and_only_where_counters_are() -> None:
-    books = inventory(COUNTERS, parts(3, 1), published("plain", [device("x")], pool="q"))
+    books = inventory(COUNTERS, parts(3, 1), published("plain", [device("x", attributes={"n": 7})], pool="q"))
     written = held(books, record=True)
     assert written.status.allocation is not None
     (entry,) = written.status.allocation.devices.config or ()
@@ -130,14 +131,13 @@ def test_the_record_is_short_valid_and_only_where_counters_are() -> None:
             "devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d0", "counters": {"c": {"m": "3"}}}],
         },
     )
-    before = msgspec.to_builtins(claim(request(), name="held"))
+    before = msgspec.to_builtins(msgspec.structs.replace(written, status=v1.ResourceClaimStatus()))
     after = msgspec.to_builtins(written)
     for item in (before, after):
         item["metadata"] |= {"resourceVersion": "1", "finalizers": ["resource.kubernetes.io/delete-protection"]}
     errors = validate_update("ResourceClaim", after, before, "status")
     assert errors == []
-    plain = claim(request(select='device.attributes["gpu.example.com"].n == 1'), name="plain")
-    books.set_slice(published("plain", [device("x", attributes={"n": 1})], pool="q"))
+    plain = claim(request(select='device.attributes["gpu.example.com"].n == 7'), name="plain")
     outcome = solve(books, plain, policy="drakkar")
     assert isinstance(outcome, Fits)
     allocation = outcome.allocations[0]
