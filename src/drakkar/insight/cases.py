@@ -19,6 +19,7 @@ from typing import Any
 
 from drakkar.api import kinds, names, objects
 from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.groups import group_of
 from drakkar.api.kinds import Kind
 from drakkar.api.manifests import documents, parse_objects
 from drakkar.api.meta import Object
@@ -31,6 +32,8 @@ PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
 #: Longest time in seconds until a pod must be placed or refused.
 PATIENCE = 10.0
 POLL = 0.01
+#: Time in seconds for pods that were told to wait at their turn and may start with a later one.
+GRACE = 1.0
 #: Given to nodes that state nothing: the format says that nothing else limits a node.
 _ROOM = {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "1000"}
 
@@ -178,6 +181,7 @@ class _Run:
 
     async def pods(self) -> None:
         """Compare the pods, groups, relations and quota usage."""
+        await self._started()
         world = await read(self.client)
         pods = {objects.name_of(obj): obj for obj in world if obj["kind"] == "Pod"}
         claims = {objects.key_of(obj): obj for obj in world if obj["kind"] == "ResourceClaim"}
@@ -198,6 +202,19 @@ class _Run:
         for check in self.expect.get("checks") or ():
             self._check(check, held, started, published)
         await self._usage()
+
+    async def _started(self) -> None:
+        """Until all pods have a node that should have one: pods of a gang get theirs with its last one."""
+        wanted = {entry["name"] for entry in self.expect.get("pods") or () if entry["scheduled"]}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + GRACE
+        while loop.time() < deadline:
+            placed = {
+                objects.name_of(pod) for pod in (await self.client.list(kinds.POD)).items if objects.pod_node(pod)
+            }
+            if wanted <= placed:
+                return
+            await asyncio.sleep(POLL)
 
     def _pod(self, entry: dict[str, Any], pods: dict[str, Object], held: dict[str, list[_Device]]) -> None:
         name = entry["name"]
@@ -316,7 +333,12 @@ def _devices(pod: Object, claims: dict[str, Object]) -> Iterator[_Device]:
     for entry, name in entries.items():
         allocation = ((claims.get(f"{namespace}/{name}") or {}).get("status") or {}).get("allocation") or {}
         reserved = ((claims.get(f"{namespace}/{name}") or {}).get("status") or {}).get("reservedFor") or ()
-        if not any(consumer["uid"] == objects.uid_of(pod) for consumer in reserved):
+        group = group_of(pod)
+        if not any(
+            consumer["uid"] == objects.uid_of(pod)
+            or (consumer["resource"] == kinds.PODGROUP.plural and consumer["name"] == group)
+            for consumer in reserved
+        ):
             continue
         for result in (allocation.get("devices") or {}).get("results") or ():
             yield _Device(
