@@ -139,7 +139,7 @@ class Problem:
             memory.refusal = tally.summary()
         return Feasible(NodeNames(0, order), named(memory.refusal, self.claims))
 
-    def ranked(self) -> Iterable[str]:
+    def ranked(self) -> Sequence[str]:
         """The nodes of :meth:`feasible`, those first on which the claims lose least of what could be given out later.
 
         In the order of the inventory where nothing is to be lost, and under policy ``upstream``.

@@ -6,9 +6,9 @@ equal nodes share their answer, so asking costs little more than the first name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final, overload
 
 from drakkar.allocator.nodes import NodeNames
 from drakkar.inventory.snapshot import NodeOrder
@@ -66,13 +66,32 @@ class Ranking:
             if searched >= _AT_A_TIME:
                 break
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> Sequence[str]:
         """Nodes of least loss first, equal ones in the order of the inventory, those not looked at last."""
-        for loss in sorted(self._sets):
-            yield from NodeNames(self._sets[loss], self.order)
-        if self._unknown:
-            yield from NodeNames(self._unknown, self.order)
+        masks = [self._sets[loss] for loss in sorted(self._sets)]
+        return _Ranked([*masks, self._unknown] if self._unknown else masks, self.order)
 
-    def first(self, count: int) -> list[str]:
-        """The first names."""
-        return list(islice(self.names(), count))
+
+class _Ranked(Sequence[str]):
+    """Sets of nodes, one behind the other; names are looked up when they are wanted."""
+
+    __slots__ = ("_sets",)
+
+    def __init__(self, masks: list[int], order: NodeOrder) -> None:
+        self._sets = [NodeNames(mask, order) for mask in masks]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._sets)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sets))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in one for one in self._sets)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return tuple(self)[index]

@@ -255,7 +255,7 @@ class _Attempt:
         problem = allocator.prepare(self.cluster.inventory.snapshot(), wanted, policy=self.policy)
         self.drivers.update(problem.drivers() or (None,))
         feasible = problem.feasible()
-        names = feasible.nodes if among is None else [name for name in feasible.nodes if name in among]
+        names = problem.ranked() if among is None else [name for name in problem.ranked() if name in among]
         if not names:
             others = self.cluster.node_names() if among is None else among
             reason = feasible.refusal or allocator.explain(problem, islice(others, EXPLAINED))
