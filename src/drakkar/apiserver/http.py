@@ -108,9 +108,13 @@ class Application:
             if "gzip" in headers.get("accept-encoding", ""):
                 response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
                 stream = _gzipped(stream)
-            # Who is too slow finds the connection cut: the list would not be whole.
-            async with asyncio.timeout(self._seconds):
-                await _stream(send, receive, response, stream)
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await _stream(send, receive, response, stream)
+            except TimeoutError:
+                # Only a cut connection tells a client that the list is not whole.
+                scope["state"]["cut"]()
+                await asyncio.sleep(0)  # uvicorn takes notice
         elif stream is not None:
             await _stream(send, receive, response, stream)
         elif response.upgrade is not None:
@@ -391,7 +395,7 @@ def _protocol(application: Application) -> type[Any]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=WRITE_BUFFER)
-            self.app_state = {**self.app_state, "peer": _subject(transport)}
+            self.app_state = {**self.app_state, "peer": _subject(transport), "cut": self._cut}
             self._stalled: asyncio.TimerHandle | None = None
             self._head_bytes = 0
             self._overdue: asyncio.TimerHandle | None = self.loop.call_later(HEAD_SECONDS, self._cut)

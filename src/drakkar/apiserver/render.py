@@ -14,7 +14,7 @@ from drakkar.apiserver.views import View
 
 _encode = msgspec.json.Encoder().encode
 #: Objects of a list that go out in one piece.
-_AT_A_TIME = 64
+_AT_A_TIME = 32
 
 
 class _MetadataOnly(msgspec.Struct):

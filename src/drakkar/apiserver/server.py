@@ -65,6 +65,7 @@ _encode = msgspec.json.Encoder().encode
 
 #: Lists of at least this many bytes go out in pieces, to callers that take pieces.
 PIECES_FROM = 1 << 20
+YAML_PIECES_FROM = 32 << 10
 #: Characters of one warning, and of all warnings of an answer.
 MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 
@@ -339,7 +340,9 @@ class ApiServer:
         renderer = self._renderer(request, options)
         selection = self._selection(view, info, options)
         entries, metadata = select(self.state, view, selection, options)
-        if request.pieces and sum(len(entry.tail) for entry in entries) >= PIECES_FROM:
+        size = sum(len(entry.tail) for entry in entries) if request.pieces else 0
+        # YAML takes so long that others want a turn even in short lists.
+        if size >= PIECES_FROM or (renderer.form.yaml and size >= YAML_PIECES_FROM):
             headers = {**_HEADERS, "content-type": renderer.content_type}
             return Response(200, headers, stream=_flow(renderer.pieces(view, entries, metadata)), whole=True)
         body = renderer.many(view, entries, metadata)

@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 #: Seconds between bookmarks of a quiet watch.
 BOOKMARK_PERIOD = 60.0
 #: Objects of the initial state that go out in one chunk.
-_SLICE = 200
+_SLICE = 32
 
 
 def _frame(type_: str, obj: bytes) -> bytes:
