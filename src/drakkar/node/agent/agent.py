@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,13 +110,18 @@ class Agent:
 
     async def run(self) -> None:
         """Raises EnvironmentProblem when the root folder or the port cannot be used."""
-        try:
-            self.paths.make()
-            self.claims = Claims(self._client, self.plugins, Checkpoints(self.paths.claims, boot=boot_id()))
-            self.claims.load()
-        except (OSError, CheckpointError) as error:
-            raise EnvironmentProblem(f"--root {self.settings.root}: {error}") from None
-        context = self._context = self._make_context(self.claims)
+        with contextlib.ExitStack() as stack:
+            try:
+                self.paths.make()
+                stack.enter_context(_alone(self.settings.root))
+                self.claims = Claims(self._client, self.plugins, Checkpoints(self.paths.claims, boot=boot_id()))
+                self.claims.load()
+            except (OSError, CheckpointError) as error:
+                raise EnvironmentProblem(f"--root {self.settings.root}: {error}") from None
+            await self._run(self.claims)
+
+    async def _run(self, claims: Claims) -> None:
+        context = self._context = self._make_context(claims)
         host = AgentHost(self._find, lambda: list(self._workers.values()), self.paths)
         endpoint = Endpoint(host, self._tls, clock=self._clock.time, metrics=lambda: metrics.render(self))
         try:
@@ -303,6 +309,17 @@ class Agent:
             if due is not None and self.healths.expiry() != due:
                 for worker in list(self._workers.values()):
                     worker.wake()
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Two agents on one root would each end the other's pods. Raises OSError."""
+    with (root / "agent.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError("another agent runs on this folder; stop it, or give this one a --root of its own") from None
+        yield
 
 
 def _report(task: asyncio.Task[None]) -> None:

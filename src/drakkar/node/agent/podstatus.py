@@ -38,7 +38,8 @@ class Slot:
     started: bool = False
     #: Devices' health: ``{name, resources: [{resourceID, health, message}]}``.
     devices: list[Object] = field(default_factory=list[Object])
-    reason: str = ""
+    #: What the container left as its last words (``terminationMessagePath``).
+    message: str = ""
 
     @property
     def name(self) -> str:
@@ -176,24 +177,23 @@ def _state(slot: Slot, initialized: bool) -> Object:
         assert slot.started_at is not None
         return {"running": {"startedAt": timestamp(slot.started_at)}}
     if slot.exit is not None:
-        return {"terminated": _terminated(slot.exit, slot.identity, slot.reason)}
+        return {"terminated": _terminated(slot.exit, slot.identity, slot.message)}
     reason, message = slot.waiting if initialized or slot.waiting[0] != "ContainerCreating" else ("PodInitializing", "")
     return {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
 
 
-def _terminated(ended: Exit, identity: str, reason: str = "") -> Object:
-    if not reason:
-        reason = "Completed" if ended.exitCode == 0 else "Error"
-        if ended.error:
-            reason = "StartError" if ended.exitCode == 128 else "ContainerStatusUnknown"
+def _terminated(ended: Exit, identity: str, message: str = "") -> Object:
+    reason = "Completed" if ended.exitCode == 0 else "Error"
+    if ended.error:
+        reason = "StartError" if ended.exitCode == 128 else "ContainerStatusUnknown"
     entry: Object = {
         "exitCode": ended.exitCode,
         "reason": reason,
         "startedAt": timestamp(ended.startedAt),
         "finishedAt": timestamp(ended.finishedAt),
     }
-    if ended.error:
-        entry["message"] = ended.error
+    if ended.error or message:
+        entry["message"] = ended.error or message
     if ended.signal:
         entry["signal"] = ended.signal
     if identity:

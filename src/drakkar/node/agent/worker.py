@@ -48,6 +48,8 @@ _LOOK = 60.0
 #: Seconds of grace for a pod that vanished from the API.
 _VANISHED_GRACE = 2.0
 _USUAL_GRACE = 30
+#: Bytes of a container's last words that the status shows.
+_LONGEST_MESSAGE = 4096
 
 
 class Worker:
@@ -370,6 +372,7 @@ class Worker:
         if task is not None:
             task.cancel()
         slot.exit, slot.ready, slot.started = attempt.ended.result(), False, False
+        slot.message = _last_words(attempt.folder)
         if slot.exit.finishedAt - slot.exit.startedAt >= _GOOD_RUN:
             self._pauses.pop(slot.name, None)
         self._delay(slot)
@@ -537,9 +540,19 @@ class Worker:
                 self._follow(slot, found)
             elif found is not None:
                 slot.started_at, slot.exit = found.startedAt, found
+                slot.message = _last_words(self._attempt_folder(slot))
 
     def _attempt_folder(self, slot: Slot) -> Path:
         return self._folder / "containers" / slot.name / str(slot.number)
+
+
+def _last_words(folder: Path) -> str:
+    """What the container wrote to its termination log."""
+    try:
+        with (folder / "termination-log").open("rb") as file:
+            return file.read(_LONGEST_MESSAGE).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _discard(folder: Path) -> None:

@@ -106,7 +106,12 @@ async def gone(site: Cluster, name: str) -> bool:
 
 async def log(site: Cluster, name: str) -> str:
     path = f"/api/v1/namespaces/default/pods/{name}/log"
-    response = await site.client.send("GET", path)
+    try:
+        response = await site.client.send("GET", path)
+    except ApiError as error:
+        if error.code != 400:
+            raise
+        return ""  # not started yet
     if response.stream is None:
         return response.body.decode()
     return b"".join([piece async for piece in response.stream]).decode()

@@ -1,0 +1,329 @@
+"""Images of a node: names that the agent's config maps to OCI layouts or folders, and two that are built in.
+
+``pause`` waits, ``host`` has the machine's own programs read-only. Nothing is downloaded; a name that nobody mapped is
+`ErrImagePull` with the cure. Layers are unpacked once, under the digest of their manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import msgspec
+
+from drakkar.api.errors import UsageError
+from drakkar.node.agent.machine import architecture
+from drakkar.node.agent.runtime import ContainerProblem, Image
+
+PAUSE, HOST = "pause", "host"
+#: Folders of the machine that containers of image ``host`` see, and links that stand beside them.
+HOST_FOLDERS = ("usr", "etc", "opt")
+_HOST_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_EMPTY = ("proc", "sys", "dev", "tmp", "var", "run", "root", "home", "mnt", "srv")
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+
+
+class ImageSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an image is: ``layout`` (OCI layout, folder or tar), ``root`` (file system) or ``image`` (another name)."""
+
+    layout: str = ""
+    root: str = ""
+    image: str = ""
+    #: Which image of a layout that has several: its annotation ``org.opencontainers.image.ref.name``.
+    ref: str = ""
+    entrypoint: list[str] = []
+    command: list[str] = []
+    env: list[str] = []
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agent's config file."""
+
+    apiVersion: str
+    kind: str
+    images: dict[str, ImageSource] = {}
+
+
+def read_config(path: Path) -> NodeConfig:
+    """Raises UsageError that names file and field."""
+    import yaml
+
+    try:
+        config = msgspec.convert(yaml.safe_load(path.read_text()), NodeConfig)
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise UsageError(f"--config {path}: {error}") from None
+    if (config.apiVersion, config.kind) != ("drakkar.dev/v1alpha1", "NodeConfig"):
+        raise UsageError(f"--config {path}: must be kind NodeConfig of drakkar.dev/v1alpha1")
+    for name, source in config.images.items():
+        if sum(map(bool, (source.layout, source.root, source.image))) != 1:
+            raise UsageError(f"--config {path}: images[{name}] needs exactly one of layout, root and image")
+    return config
+
+
+class Images:
+    """The images of a node; what is unpacked lies in ``folder``."""
+
+    def __init__(self, folder: Path, config: NodeConfig | None):
+        self._folder = folder
+        self._sources = config.images if config is not None else {}
+
+    def get(self, name: str) -> Image:
+        """Blocks while layers are unpacked. Raises ContainerProblem."""
+        source = self._source(name)
+        if source is None:
+            short = _repository(name).rpartition("/")[2]
+            if short == PAUSE:
+                return Image(name, root=self._empty(), pause=True)
+            if name == HOST:
+                return Image(name, root=self._host(), host=True, env=(f"PATH={os.defpath}:/usr/sbin:/sbin",))
+            raise ContainerProblem(
+                "ErrImagePull",
+                f'image "{name}" is not on this node, and nothing is downloaded; map it to an OCI layout or a root '
+                "folder under images: in the file that the agent is given by --config",
+            )
+        if source.image:
+            return self.get(source.image)
+        try:
+            if source.root:
+                return self._from_root(name, source)
+            return self._from_layout(name, source)
+        except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+            raise ContainerProblem("ErrImagePull", f'image "{name}": {source.layout or source.root}: {error}') from None
+
+    def _source(self, name: str) -> ImageSource | None:
+        """Mapped as written, or without its tag and digest."""
+        return self._sources.get(name) or self._sources.get(_repository(name))
+
+    def _from_root(self, name: str, source: ImageSource) -> Image:
+        root = Path(source.root).expanduser()
+        if not root.is_dir():
+            raise FileNotFoundError("no such folder")
+        return Image(
+            name,
+            digest=f"root:{root}",
+            root=root,
+            entrypoint=tuple(source.entrypoint),
+            command=tuple(source.command),
+            env=tuple(source.env),
+        )
+
+    def _from_layout(self, name: str, source: ImageSource) -> Image:
+        with _opened(Path(source.layout).expanduser()) as layout:
+            digest, manifest = layout.manifest(source.ref)
+            config = json.loads(layout.blob(manifest["config"]["digest"])).get("config") or {}
+            root = self._folder / digest.replace(":", "-")
+            if not root.is_dir():
+                fresh = self._folder / f".{root.name}.new"
+                shutil.rmtree(fresh, ignore_errors=True)
+                fresh.mkdir(parents=True)
+                for layer in manifest["layers"]:
+                    with layout.layer(layer) as stream:
+                        unpack(stream, fresh)
+                fresh.rename(root)
+        return Image(
+            name,
+            digest=digest,
+            root=root,
+            entrypoint=tuple(source.entrypoint or config.get("Entrypoint") or ()),
+            command=tuple(source.command or config.get("Cmd") or ()),
+            env=(*(config.get("Env") or ()), *source.env),
+            cwd=config.get("WorkingDir") or "",
+            user=config.get("User") or "",
+        )
+
+    def _empty(self) -> Path:
+        root = self._folder / "empty"
+        for name in _EMPTY:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        return root
+
+    def _host(self) -> Path:
+        root = self._folder / "host"
+        for name in (*_EMPTY, *HOST_FOLDERS):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        for name in _HOST_LINKS:
+            link = Path("/", name)
+            if link.is_symlink() and not (root / name).is_symlink():
+                (root / name).symlink_to(os.readlink(link))
+        return root
+
+
+def _repository(name: str) -> str:
+    """The name without digest and tag; a port of a registry is no tag."""
+    plain = name.partition("@")[0]
+    head, separator, tail = plain.rpartition(":")
+    return head if separator and "/" not in tail else plain
+
+
+class _Layout:
+    """An OCI layout; reads files by their names in it."""
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        raise NotImplementedError
+        yield
+
+    def blob(self, digest: str) -> bytes:
+        content = self.read(_blob_name(digest))
+        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+            raise ValueError(f"blob {digest} is damaged")
+        return content
+
+    def manifest(self, ref: str) -> tuple[str, dict[str, Any]]:
+        """Digest and content of the manifest for this machine."""
+        found = json.loads(self.read("index.json"))
+        entries: list[dict[str, Any]] = found["manifests"]
+        if ref:
+            name = "org.opencontainers.image.ref.name"
+            entries = [entry for entry in entries if (entry.get("annotations") or {}).get(name) == ref]
+        for _ in range(3):
+            entry = self._fitting(entries, ref)
+            content = json.loads(self.blob(entry["digest"]))
+            if "manifests" not in content:
+                return entry["digest"], content
+            entries = content["manifests"]
+        raise ValueError("indexes within indexes")
+
+    @staticmethod
+    def _fitting(entries: list[dict[str, Any]], ref: str) -> dict[str, Any]:
+        fitting = [
+            entry
+            for entry in entries
+            if (entry.get("platform") or {}).get("architecture", architecture()) == architecture()
+            and (entry.get("platform") or {}).get("os", "linux") == "linux"
+        ]
+        if not fitting:
+            raise ValueError(
+                f"no image for linux/{architecture()} ({platform.machine()}){f' named {ref}' if ref else ''}"
+            )
+        if len({entry["digest"] for entry in fitting}) > 1:
+            raise ValueError("several images; choose one by ref:")
+        return fitting[0]
+
+    @contextmanager
+    def layer(self, about: dict[str, Any]) -> Iterator[tarfile.TarFile]:
+        kind = about.get("mediaType", "")
+        if kind.endswith("zstd"):
+            raise ValueError("layers compressed with zstd cannot be read; use gzip")
+        with self.open(_blob_name(about["digest"])) as file, tarfile.open(fileobj=file, mode="r|*") as stream:
+            yield stream
+
+
+class _Folder(_Layout):
+    def __init__(self, path: Path):
+        self._path = path
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        with (self._path / name).open("rb") as file:
+            yield file
+
+
+class _Tar(_Layout):
+    def __init__(self, archive: tarfile.TarFile):
+        self._archive = archive
+        self._names = {member.name.removeprefix("./"): member for member in archive.getmembers()}
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        member = self._names.get(name)
+        file = self._archive.extractfile(member) if member is not None else None
+        if file is None:
+            raise FileNotFoundError(f"{name} is not in the archive")
+        with file:
+            yield file
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Layout]:
+    if path.is_dir():
+        yield _Folder(path)
+    else:
+        with tarfile.open(path) as archive:
+            yield _Tar(archive)
+
+
+def _blob_name(digest: str) -> str:
+    algorithm, _, value = digest.partition(":")
+    if algorithm != "sha256" or not value.isalnum():
+        raise ValueError(f"digest {digest!r} is not of sha256")
+    return f"blobs/sha256/{value}"
+
+
+def unpack(layer: tarfile.TarFile, root: Path) -> None:
+    """Lay a layer over what is in ``root``. Raises ValueError for an entry that would lie outside."""
+    real_root = os.path.realpath(root)
+    for member in layer:
+        name = PurePosixPath(member.name)
+        parts = [part for part in name.parts if part not in ("/", ".")]
+        if ".." in parts:
+            raise ValueError(f"entry {member.name!r} leads out of the image")
+        if not parts:
+            continue
+        parent = root.joinpath(*parts[:-1])
+        # A layer may bring a link and then files beyond it; those must not land on the machine.
+        if not _within(os.path.realpath(parent), real_root):
+            raise ValueError(f"entry {member.name!r} leads out of the image by a link")
+        parent.mkdir(parents=True, exist_ok=True)
+        if parts[-1] == _OPAQUE:
+            for entry in parent.iterdir():
+                _remove(entry)
+            continue
+        if parts[-1].startswith(_WHITEOUT):
+            _remove(parent / parts[-1].removeprefix(_WHITEOUT))
+            continue
+        _place(layer, member, parent / parts[-1], root, real_root)
+
+
+def _place(layer: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Path, real_root: str) -> None:
+    if member.isdir():
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            _remove(path)
+        path.mkdir(exist_ok=True)
+    elif member.issym():
+        _remove(path)
+        path.symlink_to(member.linkname)
+    elif member.islnk():
+        target = root / member.linkname.lstrip("/")
+        if not _within(os.path.realpath(target), real_root):
+            raise ValueError(f"link {member.name!r} leads out of the image")
+        _remove(path)
+        os.link(target, path, follow_symlinks=False)
+        return
+    elif member.isfile():
+        _remove(path)
+        source = layer.extractfile(member)
+        assert source is not None
+        with path.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    else:
+        return  # Device nodes come from CDI only.
+    if os.geteuid() == 0:
+        os.chown(path, member.uid, member.gid, follow_symlinks=False)
+    if not member.issym():
+        path.chmod(member.mode & 0o7777)
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + "/")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
