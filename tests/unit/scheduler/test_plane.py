@@ -24,7 +24,7 @@ PROTECTED = "resource.kubernetes.io/delete-protection"
 
 
 @asynccontextmanager
-async def plane(**settings: Any) -> AsyncIterator[tuple[Client, Scheduler]]:
+async def plane(*, controllers: bool = True, **settings: Any) -> AsyncIterator[tuple[Client, Scheduler]]:
     """An API server with scheduler and claim controller; the client may everything."""
     server = await open_server(None, clock=SystemClock())
 
@@ -33,8 +33,10 @@ async def plane(**settings: Any) -> AsyncIterator[tuple[Client, Scheduler]]:
         return Client(MemoryTransport(server.handle, server.token(user, *groups)))
 
     scheduler = Scheduler(client("scheduler"), SystemClock(), **settings)
-    controllers = Controllers(client("controllers"), SystemClock(), only={"claims", "garbage"})
-    tasks = [asyncio.create_task(scheduler.run()), asyncio.create_task(controllers.run())]
+    tasks = [asyncio.create_task(scheduler.run())]
+    if controllers:
+        claims = Controllers(client("controllers"), SystemClock(), only={"claims", "garbage"})
+        tasks.append(asyncio.create_task(claims.run()))
     try:
         await asyncio.wait_for(scheduler.ready.wait(), 5)
         yield client("admin"), scheduler
