@@ -19,6 +19,7 @@ from drakkar.api.selectors import FieldSelector
 from drakkar.apiserver import status
 from drakkar.apiserver.auth import AUTHENTICATED, MASTERS, User
 from drakkar.apiserver.cache import State
+from drakkar.apiserver.nodesecrets import node_uses_secret
 from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.status import StatusError
 
@@ -95,7 +96,6 @@ _DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associ
 #: Everything but handing out rights.
 _CONTROLLERS = (_rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),)
 
-#: No secrets: nothing here mounts them yet, and a node may only ever read those of its own pods.
 _NODE_READS = (
     _rule("", "nodes pods services endpoints namespaces configmaps persistentvolumes", READ),
     _rule("", "persistentvolumeclaims serviceaccounts", READ),
@@ -148,7 +148,8 @@ _BY_USER: Mapping[str, tuple[Rule, ...]] = {
 _BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
     "drakkar:hollow-nodes": (*_NODE_READS, *_NODE_WRITES, _LEASES, _rule("", "pods", ("update", "patch"))),
     "drakkar:drivers": _DRIVERS,
-    "system:nodes": (*_NODE_READS, *_NODE_WRITES),
+    # Of secrets a node reads only those that its own pods name; see Authorizer._foreign.
+    "system:nodes": (*_NODE_READS, *_NODE_WRITES, _rule("", "secrets", ("get",))),
     "system:bootstrappers": (_rule("certificates.k8s.io", "certificatesigningrequests", ("create", *READ)),),
     AUTHENTICATED: _EVERYBODY,
 }
@@ -287,10 +288,12 @@ class Authorizer:
             raise StatusError(status.forbidden(info.group, info.resource, "", text))
 
     def _foreign(self, node: str, info: RequestInfo) -> str:
-        """Why a node may not write this; empty when it is its own."""
+        """Why a node may not read or write this; empty when it is its own."""
+        where = (info.group, info.resource)
+        if where == ("", "secrets") and not node_uses_secret(self._state, node, info.namespace, info.name):
+            return f'no relationship found between node "{node}" and this object'
         if info.verb in READ:
             return ""
-        where = (info.group, info.resource)
         if where == ("", "nodes") and info.name and info.name != node:
             return f'node "{node}" is not allowed to modify node "{info.name}"'
         if where == ("coordination.k8s.io", "leases") and (

@@ -83,6 +83,30 @@ def test_a_node_writes_only_what_is_its_own() -> None:
     play(scene)
 
 
+def test_a_node_reads_the_secrets_of_its_own_pods_only() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        secrets = "/api/v1/namespaces/default/secrets"
+        for name in ("mounted", "variable", "unrelated"):
+            await api.post(secrets, {"metadata": {"name": name}})
+        mine = pod("mine")
+        mine["spec"]["volumes"] = [{"name": "v", "secret": {"secretName": "mounted"}}]
+        source = {"secretKeyRef": {"name": "variable", "key": "k"}}
+        mine["spec"]["containers"][0]["env"] = [{"name": "V", "valueFrom": source}]
+        await api.post(PODS, mine)
+        assert (await refused(node.get(f"{secrets}/mounted"))).code == 403
+        await api.post(f"{PODS}/mine/binding", {"target": {"kind": "Node", "name": "n1"}})
+        for name in ("mounted", "variable"):
+            assert (await node.get(f"{secrets}/{name}"))["metadata"]["name"] == name
+        error = await refused(node.get(f"{secrets}/unrelated"))
+        assert (error.code, "no relationship found" in str(error)) == (403, True)
+        assert (await refused(node.get(secrets))).code == 403
+        other = api.as_user("system:node:n2", "system:nodes")
+        assert (await refused(other.get(f"{secrets}/mounted"))).code == 403
+
+    play(scene)
+
+
 def test_roles_grant_and_are_taken_back_at_once() -> None:
     async def scene(api: Api) -> None:
         user = api.as_user("dev", "team")
