@@ -10,6 +10,7 @@ from pathlib import Path
 from drakkar.api.clock import Clock
 from drakkar.api.errors import EnvironmentProblem, UsageError
 from drakkar.api.features import Features
+from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.server import ApiServer
 from drakkar.store import Backend, MemoryBackend
 from drakkar.store.failpoints import Failpoints
@@ -49,6 +50,7 @@ async def open_server(
     rng: random.Random | None = None,
     features: Features | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
+    limits: Limits | None = None,
 ) -> ApiServer:
     """A started server over ``data``/drakkar.db, or over memory when ``data`` is None.
 
@@ -66,7 +68,9 @@ async def open_server(
         backend = MemoryBackend()
     else:
         backend = open_store(Path(data) / "drakkar.db", synchronous=synchronous)
-    server = ApiServer(backend, clock=clock, rng=rng, features=features, failpoints=failpoints, on_failure=on_failure)
+    server = ApiServer(
+        backend, clock=clock, rng=rng, features=features, failpoints=failpoints, on_failure=on_failure, limits=limits
+    )
     try:
         await server.start()
     except BaseException:

@@ -82,6 +82,16 @@ def _positive(text: str) -> int:
 _positive.__name__ = "number of at least 1"
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_count.__name__ = "number above 0"
+
+
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value <= 65535:
@@ -176,6 +186,23 @@ def _api_server(command: argparse.ArgumentParser) -> None:
         default="",
         metavar="A=true,B=false",
         help="changes to the profile; AllAlpha and AllBeta stand for all gates of a stage",
+    )
+    command.add_argument(
+        "--request-timeout",
+        type=_seconds,
+        default=60,
+        metavar="S",
+        help="for a request that is no watch, its body and its answer included (60 s)",
+    )
+    command.add_argument(
+        "--max-requests-inflight",
+        type=_count,
+        default=400,
+        metavar="N",
+        help="reads in progress beyond which clients are told to come back, with 429 (400)",
+    )
+    command.add_argument(
+        "--max-mutating-requests-inflight", type=_count, default=200, metavar="N", help="the same for writes (200)"
     )
     command.add_argument("--audit-log", metavar="FILE", help="write who did what, one JSON event a line")
     command.add_argument(

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from drakkar.api.features import Features
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
 from drakkar.apiserver.audit import AuditLog, Policy
 from drakkar.apiserver.authority import open_shared_pki
+from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.client import Client, MemoryTransport, kubeconfig
 from drakkar.client.clock import SystemClock
@@ -63,6 +64,8 @@ class PlaneOptions:
     node_grace: float = 40
     #: None: everything on.
     features: Features | None = None
+    #: Requests in progress and their time.
+    limits: Limits = field(default_factory=Limits)
     audit_log: str | None = None
     audit_policy: str | None = None
     #: Size in MiB of one audit log, and how many are kept beside the current one.
@@ -92,6 +95,7 @@ class PlaneOptions:
             lease_period=args.lease_period,
             node_grace=args.node_grace,
             features=_features(args),
+            limits=_limits(args),
             audit_log=getattr(args, "audit_log", None),
             audit_policy=getattr(args, "audit_policy", None),
             audit_size=getattr(args, "audit_log_maxsize", 100),
@@ -124,6 +128,16 @@ def _audit(options: PlaneOptions) -> AuditLog | None:
         SystemClock().time,
         max_size=options.audit_size,
         max_backups=options.audit_backups,
+    )
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    """Those of ``up``; ``demo`` has the usual ones."""
+    usual = Limits()
+    return Limits(
+        reading=getattr(args, "max_requests_inflight", usual.reading),
+        writing=getattr(args, "max_mutating_requests_inflight", usual.writing),
+        seconds=getattr(args, "request_timeout", usual.seconds),
     )
 
 
@@ -204,6 +218,7 @@ class Plane:
             synchronous=options.sync.upper(),
             features=options.features,
             on_failure=lambda error: self._fail("the store", error),
+            limits=options.limits,
         )
         self._stack.push_async_callback(server.close)
         server.audit = _audit(options)
