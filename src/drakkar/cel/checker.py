@@ -100,13 +100,19 @@ _LITERALS: dict[type, Type] = {
 }  # fmt: skip
 
 
+_SHORT_NAMES: dict[str, Type] = {"duration": types.DURATION, "timestamp": types.TIMESTAMP}
+
+
 def check(node: Node, environment: Environment, source: Source) -> list[Issue]:
     """Type the tree in place; returns what is wrong."""
     checker = _Checker(environment, source)
     checker.visit(node)
-    if not checker.issues:
-        checker.finish(node)
-    return checker.issues
+    if checker.issues:
+        return checker.issues
+    if checker.undefined is not None:
+        return [Issue("undeclared", f"reference to undefined type: {checker.undefined}")]
+    checker.finish(node)
+    return []
 
 
 class _Checker:
@@ -116,6 +122,7 @@ class _Checker:
         self._mapping = Bindings()
         self._scopes: list[Mapping[str, Type]] = [environment.variables]
         self._fresh = 0
+        self.undefined: str | None = None
         self.issues: list[Issue] = []
 
     def _report(self, error_class: str, message: str, pos: int) -> None:
@@ -180,6 +187,11 @@ class _Checker:
             node.type = types.type_of(named)
             node.constant = TypeValue(named.name)
             return
+        if node.name in _SHORT_NAMES:
+            # These name types for messages only: what is not refused for another reason is refused at last.
+            self.undefined = self.undefined or node.name
+            node.type = types.type_of(_SHORT_NAMES[node.name])
+            return
         self._report("undeclared", f"undeclared reference to '{node.name}' (in container '')", node.pos)
         node.type = ERROR
 
@@ -222,9 +234,9 @@ class _Checker:
         for arg in node.args:
             self.visit(arg)
         if node.function in ("_&&_", "_||_"):
-            for arg in node.args:
-                self._expect(arg, BOOL)
-            node.type = BOOL
+            # No early end: every operand that is no bool is reported.
+            sound = all([self._expect(arg, BOOL) for arg in node.args])
+            node.type = BOOL if sound else ERROR
             node.overloads = ("logical_and" if node.function == "_&&_" else "logical_or",)
             return
         if node.target is None:
@@ -294,9 +306,12 @@ class _Checker:
         node.type = given[0] if node.function == "_+_" and isinstance(given[0], ListType) else result
         node.overloads = tuple(found)
 
-    def _expect(self, node: Node, wanted: Type) -> None:
-        if not self._mapping.assignable(node.type, wanted):
-            self._mismatch(wanted, node.type, node.pos)
+    def _expect(self, node: Node, wanted: Type) -> bool:
+        """Whether the node has a type; reported when not."""
+        if self._mapping.assignable(node.type, wanted):
+            return True
+        self._mismatch(wanted, node.type, node.pos)
+        return False
 
     def _join(self, node: Node, before: Type | None, now: Type) -> Type:
         if before is None:

@@ -434,9 +434,10 @@ class _Estimator:
                 return _add(scale(self.size(args[0]).high, TEXT), arguments), None
             case "in_list":
                 return _add(scale(self.size(args[1]).high, 1), arguments), None
-            case "matches_string" if node.target is not None:
-                text = scale(_add(self.size(node.target).high, 1), TEXT)
-                return _add(_times(text, scale(self.size(args[0]).high, REGEX)), arguments), None
+            case "matches" | "matches_string":
+                subject, pattern = node.operands
+                text = scale(_add(self.size(subject).high, 1), TEXT)
+                return _add(_times(text, scale(self.size(pattern).high, REGEX)), arguments), None
             case "contains_string" if node.target is not None:
                 text = scale(self.size(node.target).high, TEXT)
                 return _add(_times(text, scale(self.size(args[0]).high, TEXT)), arguments), None

@@ -9,7 +9,7 @@ from drakkar.cel.library import FUNCTIONS
 from drakkar.cel.operators import CONVERSIONS
 from drakkar.cel.regex import problem
 from drakkar.cel.syntax import Call, Ident, ListNode, Literal, MapNode, Node, Select, children
-from drakkar.cel.values import to_key
+from drakkar.cel.values import Uint, to_key, type_name
 
 
 class Constants:
@@ -71,6 +71,10 @@ def _call(node: Call, constants: Constants) -> None:
             raise FoldError(
                 Issue("constant-folding", f"{node.function}(...) of a constant fails: {error.message}")
             ) from None
+    if node.function in ("_[_]", "_[?_]") and operands[1] in constants:
+        key = constants[operands[1]]
+        if type(key) not in (str, int, Uint, float, bool):
+            raise FoldError(Issue("constant-folding", f"a value of type {type_name(key)} cannot be an index or key"))
     if node.function in ("matches", "find", "findAll") and len(operands) > 1 and operands[1] in constants:
         pattern = constants[operands[1]]
         if isinstance(pattern, str) and (fault := problem(pattern)):

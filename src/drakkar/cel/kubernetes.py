@@ -16,7 +16,7 @@ from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.network import parse_url
 from drakkar.cel.signatures import FORMATS
 from drakkar.cel.timelib import parse_timestamp
-from drakkar.cel.values import INT_MAX, NONE, Format, Optional, optional
+from drakkar.cel.values import INT_MAX, INT_MIN, NONE, Format, Optional, Sum, optional
 
 
 def to_quantity(text: Any) -> Quantity:
@@ -55,8 +55,8 @@ def to_semver(text: Any, normalize: Any = False) -> Semver:
 
 def order(one: Any, other: Any, function: str) -> int:
     """Order of two quantities or two versions: -1, 0, 1."""
-    if type(one) is Quantity:
-        if type(other) is Quantity:
+    if isinstance(one, Quantity):
+        if isinstance(other, Quantity):
             left, right = one.nanos, other.nanos
             return (left > right) - (left < right)
     elif type(one) is Semver and type(other) is Semver:
@@ -88,7 +88,7 @@ def compare_to(one: Any, other: Any) -> int:
 
 def _of_quantity(function: str, apply: Callable[[Quantity], Any]) -> Callable[[Any], Any]:
     def call(value: Any) -> Any:
-        if type(value) is not Quantity:
+        if not isinstance(value, Quantity):
             raise no_overload(function, value)
         return apply(value)
 
@@ -104,10 +104,15 @@ def _as_integer(value: Quantity) -> int:
 
 def _arithmetic(function: str, sign: int) -> Callable[[Any, Any], Quantity]:
     def call(one: Any, other: Any) -> Quantity:
-        if type(one) is not Quantity or type(other) not in (Quantity, int):
+        if not isinstance(one, Quantity) or not (isinstance(other, Quantity) or type(other) is int):
             raise no_overload(function, one, other)
-        amount = Quantity.from_int(other) if type(other) is int else other
-        return one + amount if sign > 0 else one - amount
+        if isinstance(other, int):
+            # The least int has no negative: subtracting it adds it.
+            other, added = Quantity.from_int(other), sign > 0 or other == INT_MIN
+        else:
+            added = sign > 0
+        result = one + other if added else one - other
+        return Sum(result.nanos, result.scale, result.format)
 
     return call
 

@@ -42,7 +42,7 @@ def _comparable(function: str, items: list[Any]) -> list[Any]:
 def is_sorted(value: Any) -> bool:
     """``isSorted``."""
     items = _comparable("isSorted", _list("isSorted", value))
-    return all(compare(one, other, "isSorted") <= 0 for one, other in pairwise(items))
+    return all(compare(one, other, "isSorted") != 1 for one, other in pairwise(items))
 
 
 def _extreme(function: str, sign: int) -> Callable[[Any], Any]:

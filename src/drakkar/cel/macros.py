@@ -25,7 +25,7 @@ def expand(pos: int, name: str, target: Node | None, args: list[Node], with_bind
     if target is None:
         return _has(pos, args[0]) if name == "has" and count == 1 else None
     match name, count:
-        case (("all" | "exists" | "exists_one" | "existsOne"), 2):
+        case (("all" | "exists" | "exists_one"), 2):
             return _quantifier(pos, name, target, _variable(args[0], name), None, args[1])
         case (("all" | "exists" | "exists_one" | "existsOne"), 3):
             first, second = _two_variables(args, name)

@@ -6,7 +6,7 @@ from typing import Any
 
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import EvaluationError, no_overload, no_such_key
-from drakkar.cel.values import NONE, DomainMap, Fields, Optional, is_map, optional
+from drakkar.cel.values import NONE, DomainMap, Fields, Optional, is_map, kind_of, optional
 
 
 def device_field(device: DeviceInput, field: str) -> Any:
@@ -39,7 +39,10 @@ def select(value: Any, field: str) -> Any:
         if field in value:
             return value.get(field)
         raise no_such_key(field)
-    raise no_overload(f".{field}", value)
+    if kind_of(value) is list:
+        raise no_overload(f".{field}", value)
+    # A value without fields has no such field; it is no error of types.
+    raise no_such_key(field)
 
 
 def select_optional(value: Any, field: str) -> Optional:
@@ -56,7 +59,9 @@ def select_optional(value: Any, field: str) -> Optional:
         return optional(device_field(value, field))
     if type(value) is Fields:
         return optional(value.get(field)) if field in value else NONE
-    raise no_overload(f".?{field}", value)
+    if kind_of(value) is list:
+        raise no_overload(f".?{field}", value)
+    return NONE
 
 
 def has(value: Any, field: str) -> bool:
@@ -67,7 +72,9 @@ def has(value: Any, field: str) -> bool:
         return True
     if type(value) is dict or type(value) is Fields:
         return field in value
-    raise no_overload(f"has(.{field})", value)
+    if kind_of(value) is list:
+        raise no_overload(f"has(.{field})", value)
+    return False
 
 
 def not_iterable(value: Any) -> EvaluationError:

@@ -23,11 +23,11 @@ from drakkar.cel.values import (
     Timestamp,
     TypeValue,
     Uint,
-    compare,
     equals,
     is_map,
     kind_of,
     optional,
+    ordered,
     same,
     to_key,
     type_name,
@@ -87,8 +87,10 @@ def subtract(one: Any, other: Any) -> Any:
             return one - other
         if kind is Uint:
             return _uint(int(one) - int(other))
-        if kind is Duration or kind is Timestamp:
+        if kind is Duration:
             return timelib.duration(one.nanos - other.nanos)
+        if kind is Timestamp:
+            return timelib.between(one, other)
     elif kind is Timestamp and kind2 is Duration:
         return timelib.timestamp(one.nanos - other.nanos)
     raise no_overload("-", one, other)
@@ -158,22 +160,22 @@ def logical_not(value: Any) -> bool:
 
 def less(one: Any, other: Any) -> bool:
     """``<``."""
-    return compare(one, other, "<") == -1
+    return ordered(one, other, "<") < 0
 
 
 def less_equal(one: Any, other: Any) -> bool:
     """``<=``."""
-    return compare(one, other, "<=") <= 0
+    return ordered(one, other, "<=") <= 0
 
 
 def greater(one: Any, other: Any) -> bool:
     """``>``."""
-    return compare(one, other, ">") == 1
+    return ordered(one, other, ">") > 0
 
 
 def greater_equal(one: Any, other: Any) -> bool:
     """``>=``."""
-    return compare(one, other, ">=") in (0, 1)
+    return ordered(one, other, ">=") >= 0
 
 
 def not_equals(one: Any, other: Any) -> bool:
@@ -218,7 +220,7 @@ def index(container: Any, key: Any) -> Any:
         return container[list_index(container, key)]
     if kind_of(container) is Optional:
         return optional_index(container, key)
-    raise no_overload("[]", container, key)
+    raise no_such_key(key if kind_of(key) is str else to_key(key))
 
 
 def list_index(container: list[Any], key: Any) -> int:
@@ -251,7 +253,7 @@ def optional_index(container: Any, key: Any) -> Optional:
             if error.error_class == "index-out-of-range":
                 return NONE
             raise
-    raise no_overload("[?]", container, key)
+    return NONE
 
 
 def size(value: Any) -> int:

@@ -277,7 +277,7 @@ class _Parser:
             self._report("reserved-identifier", f"{name!r} is a reserved word and cannot be used as a name", token.pos)
         if bracket := self._accept("("):
             return self._call(bracket.pos, leading + name, self._arguments(")"), None)
-        return Ident(token.pos, leading + name)
+        return Ident(ident.pos, leading + name)
 
     def _list(self, pos: int) -> Node:
         elements: list[Node] = []

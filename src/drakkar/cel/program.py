@@ -268,24 +268,19 @@ def analyse(
         raise CompileError(source.text, [error.issue]) from None
 
 
-_DERIVED: Final = frozenset((types.STRING, types.INT, types.BOOL, types.SEMVER))
+#: Types of derived attributes, and of the elements of such lists.
+_DERIVED: Final = frozenset((types.STRING, types.INT, types.BOOL, types.SEMVER, types.DYN, types.ANY))
 
 
 def _output_issue(type_: Type, declared: Environment, derived: bool) -> Issue | None:
-    if type_ == declared.attribute:
-        return None
     if not derived:
-        if type_ == types.BOOL:
+        if type_ in (types.BOOL, declared.attribute):
             return None
         return Issue("output-type", f"must evaluate to bool or the unknown type, not {type_}")
-    if type_ in _DERIVED:
+    if type_ in _DERIVED or (declared.includes and type_.kind == "list" and type_.params[0] in _DERIVED):
         return None
-    if type_.kind == "list" and (type_.params[0] in _DERIVED or type_.params[0].kind == "dyn"):
-        return None
-    return Issue(
-        "output-type",
-        f"a derived attribute must evaluate to string, int, bool, semver or a list of one of them, not {type_}",
-    )
+    lists = " or a list of one of them" if declared.includes else ""
+    return Issue("output-type", f"a derived attribute must evaluate to string, int, bool, semver{lists}, not {type_}")
 
 
 def attribute_of(value: Any) -> Mapping[str, Any]:

@@ -31,8 +31,8 @@ _TABLE: Final = """
 !_
  logical_not (bool) bool
 -_
- negate_int64 (int) int
  negate_double (double) double
+ negate_int64 (int) int
 @not_strictly_false
  not_strictly_false (bool) bool
 _?_:_
@@ -136,7 +136,6 @@ string
 duration
  duration_to_duration (duration) duration
  string_to_duration (string) duration
- int64_to_duration (int) duration
 timestamp
  timestamp_to_timestamp (timestamp) timestamp
  string_to_timestamp (string) timestamp
@@ -375,7 +374,7 @@ _NAMES: Final = {
 #: Names that stand for a type in an expression.
 TYPE_NAMES: Final = {
     **{type_.name: type_ for type_ in (types.BOOL, types.INT, types.UINT, types.DOUBLE, types.STRING, types.BYTES,
-        types.NULL, types.TIMESTAMP, types.DURATION, types.QUANTITY, types.SEMVER, types.URL, types.IP, types.CIDR)},
+        types.NULL, types.TIMESTAMP, types.DURATION, types.IP, types.CIDR)},
     "list": types.list_of(types.DYN),
     "map": types.map_of(types.DYN, types.DYN),
     "type": types.type_of(types.DYN),

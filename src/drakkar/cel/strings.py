@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from drakkar.cel.errors import EvaluationError, no_overload
-from drakkar.cel.operators import double_text
+from drakkar.cel.operators import double_text, to_string
 from drakkar.cel.regex import find_all, search
 from drakkar.cel.timelib import duration_text, timestamp_text
-from drakkar.cel.values import Duration, Timestamp, TypeValue, Uint, from_key, is_map, kind_of, same, type_name
+from drakkar.cel.values import INT_MAX, Duration, Timestamp, TypeValue, Uint, from_key, is_map, kind_of, same, type_name
 
 _SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOWER: Final = {code: code + 32 for code in range(65, 91)}
@@ -20,7 +20,8 @@ _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".j
 _QUOTES: Final = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
 }  # fmt: skip
-_MAX_PRECISION: Final = 100
+#: Wider texts than this are of no use to anybody.
+_MAX_WIDTH: Final = 1000
 
 
 def _range_error(what: str) -> EvaluationError:
@@ -56,9 +57,10 @@ def index_of(text: Any, part: Any, start: Any = 0) -> int:
     if kind_of(text) is list:
         return position(cast("list[Any]", text), part)
     _check("indexOf", (text, part, start), str, str, int)
-    if not 0 <= start <= len(text):
-        # A search for nothing from the start is always answered.
+    if start < 0:
         raise _range_error(str(start))
+    if start >= len(text):
+        return -1 if part else len(text)
     return text.find(part, start)
 
 
@@ -70,8 +72,10 @@ def last_index_of(text: Any, part: Any, start: Any = None) -> int:
     if start is None:
         return text.rfind(part)
     _check("lastIndexOf", (start,), int)
-    if not 0 <= start <= len(text):
+    if start < 0:
         raise _range_error(str(start))
+    if start >= len(text):
+        return -1 if part else len(text)
     return text.rfind(part, 0, start + len(part))
 
 
@@ -187,8 +191,8 @@ def clauses(template: str) -> Iterator[str | tuple[str, int | None]]:
             if at == start:
                 raise ValueError("a precision needs digits behind the point")
             precision = int(template[start:at])
-            if precision > _MAX_PRECISION:
-                raise ValueError(f"precision {precision} exceeds {_MAX_PRECISION}")
+            if precision > INT_MAX:
+                raise ValueError(f"precision {precision} is out of range")
         letter = template[at]
         if letter not in "sdfebxXo":
             raise ValueError(f"unrecognized formatting clause %{letter}")
@@ -226,7 +230,7 @@ def _plain(value: Any, precision: int | None) -> str:
     if kind is str:
         return value
     if kind is bytes:
-        return value.decode(errors="replace")
+        return to_string(value)
     if kind is Duration:
         return duration_text(value)
     if kind is Timestamp:
@@ -253,7 +257,7 @@ def _nested(value: Any) -> str:
     if kind is str:
         return _quoted(value)
     if kind is bytes:
-        return "b" + _quoted(value.decode(errors="replace"))
+        return "b" + _quoted(to_string(value))
     if kind is Duration:
         return f'duration("{duration_text(value)}")'
     if kind is Timestamp:
@@ -263,9 +267,15 @@ def _nested(value: Any) -> str:
     if kind is list:
         return "[" + ", ".join(map(_nested, value)) + "]"
     if is_map(value):
-        pairs = [(_nested(from_key(key)), _nested(one)) for key, one in value.items()]
+        pairs = [(_nested(_map_key(from_key(key))), _nested(one)) for key, one in value.items()]
         return "{" + ", ".join(f"{key}:{one}" for key, one in sorted(pairs)) + "}"
     raise _bad("s", value, "strings, numbers, bools, bytes, lists, maps, times and types")
+
+
+def _map_key(key: Any) -> Any:
+    if kind_of(key) not in (str, bool, int, Uint):
+        raise _bad("s", key, "maps with keys of other types than this:")
+    return key
 
 
 def _special(value: float) -> str | None:
@@ -294,20 +304,22 @@ def _fixed(value: Any, precision: int | None) -> str:
     number = _number("f", value)
     if isinstance(number, str):
         return number
-    digits = 6 if precision is None else precision
-    # Printed as for readers of English, with the thousands apart.
-    return f"{number:,.{digits}f}"
+    # The printer keeps the number of digits in eight bits.
+    digits = 6 if precision is None else precision & 0xFF
+    # Printed as for readers of English, with the thousands apart; zero has no sign.
+    return f"{number or 0.0:,.{digits}f}"
 
 
 def _scientific(value: Any, precision: int | None) -> str:
-    # The precision of %e is read but not applied by the pinned version of the library.
+    # The pinned version of the library takes the precision for the least width of the text.
+    width = min(6 if precision is None else precision, _MAX_WIDTH)
     number = _number("e", value)
     if isinstance(number, str):
-        return number
-    mantissa, exponent = f"{number:.6e}".split("e")
+        return number.rjust(width)
+    mantissa, exponent = f"{number or 0.0:.6e}".split("e")
     power = int(exponent)
     sign = "⁻" if power < 0 else ""
-    return f"{mantissa}×10{sign}" + f"{abs(power):02d}".translate(_SUPERSCRIPT)
+    return (f"{mantissa}×10{sign}" + f"{abs(power):02d}".translate(_SUPERSCRIPT)).rjust(width)
 
 
 def _binary(value: Any, precision: int | None) -> str:

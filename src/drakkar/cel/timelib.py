@@ -40,6 +40,12 @@ def timestamp(nanos: int) -> Timestamp:
     raise EvaluationError("overflow", "timestamp overflow")
 
 
+def between(one: Timestamp, other: Timestamp) -> Duration:
+    """``one - other``; the whole seconds alone have to fit 64 bits of nanoseconds, too."""
+    duration((one.nanos // _SECOND - other.nanos // _SECOND) * _SECOND)
+    return duration(one.nanos - other.nanos)
+
+
 def parse_duration(text: str) -> Duration | None:
     """``1h30m``, ``-1.5s``, ``0``; None when malformed or too long."""
     negative = text[:1] == "-"
@@ -88,8 +94,6 @@ def to_duration(value: Any) -> Duration:
         if parsed is None:
             raise EvaluationError("conversion", f"cannot convert {value!r} to duration; write for example 1h30m")
         return parsed
-    if type(value) is int:
-        return Duration(value)
     if type(value) is Duration:
         return value
     raise no_overload("duration", value)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
+from drakkar.cel import operators, timelib
 from drakkar.cel.closures import iterate
 from drakkar.cel.cost import AUTHORIZATION_CHECK, FORMAT_PATTERNS, LIST_BASE, MAP_BASE, REGEX, STRUCT_BASE, TEXT
 from drakkar.cel.errors import EvaluationError, no_overload
@@ -93,6 +94,8 @@ class _Tracker:
             return self._call(node, scope)
         if isinstance(node, Select):
             if node.test:
+                if node.operand in self._constants:
+                    self._meter.add(1)
                 return has(self.value(node.operand, scope), node.field)
             return self._attribute(node, scope, bare)
         if isinstance(node, ListNode):
@@ -162,7 +165,12 @@ class _Tracker:
         if key_node in self._constants:
             key = self._constants[key_node]
         else:
-            key = self.value(key_node, scope, bare=_is_attribute(key_node))
+            try:
+                key = self.value(key_node, scope, bare=_is_attribute(key_node))
+            except EvaluationError:
+                if step.function == "_[_]":
+                    self._meter.add(1)
+                raise
         if step.function == "_[_]":
             self._meter.add(1)
             return index(value, key)
@@ -194,14 +202,18 @@ class _Tracker:
         operands = node.operands
         values: list[Any] = []
         failure: EvaluationError | None = None
-        for operand in operands:
+        # Most calls of up to two operands look at both. Others end with the first error and are charged only when all
+        # operands were looked at: longer ones, those with a prepared pattern, those whose form is chosen at run time.
+        prepared = node.function in _WITH_PATTERN and operands[1] in self._constants
+        dispatched = len(node.overloads) > 1 and node.function not in _STANDARD
+        in_turn = len(operands) > 2 or prepared or dispatched or node.function == "format"
+        for number, operand in enumerate(operands, start=1):
             try:
                 values.append(self.value(operand, scope))
             except EvaluationError as error:
-                failure = failure or error
-                if len(operands) > 2:
-                    # With more than two operands evaluation ends at once, and the call is not charged.
+                if in_turn and number < len(operands):
                     raise
+                failure = failure or error
                 values.append(error)
         result: Any = failure
         if failure is None:
@@ -318,6 +330,9 @@ class _Tracker:
             return error
 
 
+#: Functions that find their form at run time themselves.
+_STANDARD: Final = frozenset(operators.FUNCTIONS) | frozenset(timelib.FUNCTIONS)
+_WITH_PATTERN: Final = frozenset(("matches", "find", "findAll"))
 _STEPS: Final = frozenset(("_[_]", "_?._", "_[?_]"))
 
 
@@ -400,7 +415,7 @@ def _allocating(cost: float) -> int:
 
 
 def _flatten(args: list[Any], result: Any, node: Call) -> int:
-    depth = args[1] if kind_of(args[1]) is int else 1
+    depth = args[1] if kind_of(args[1]) is int and args[1] >= 0 else 1
     return _allocating(size_of(args[0]) * depth)
 
 
@@ -428,6 +443,7 @@ _BY_OVERLOAD: Final[dict[str, Callable[[list[Any], Any, Call], int]]] = {
     "not_equals": _shorter,
     "add_string": lambda args, result, node: _text(size_of(args[0]) + size_of(args[1])),
     "add_bytes": lambda args, result, node: _text(size_of(args[0]) + size_of(args[1])),
+    "matches": _regex,
     "matches_string": _regex,
     "contains_string": lambda args, result, node: _text(size_of(args[0])) * _text(size_of(args[1])),
 }

@@ -25,7 +25,7 @@ class Type:
         return hash((self.kind, self.name, self.params))
 
     def __str__(self) -> str:
-        name = {"google.protobuf.Any": "any", "null_type": "null"}.get(self.name, self.name)
+        name = _SHOWN.get(self.name, self.name)
         return f"{name}({', '.join(map(str, self.params))})" if self.params else name
 
     def __repr__(self) -> str:
@@ -37,6 +37,13 @@ class Type:
         if not self.params:
             return self.name
         return f"{self.name}({', '.join(param.output_name for param in self.params)})"
+
+
+#: Names in messages, where they are not those of the types.
+_SHOWN: Final = {
+    "google.protobuf.Any": "any", "null_type": "null", "google.protobuf.Timestamp": "timestamp",
+    "google.protobuf.Duration": "duration", "*error*": "!error!",
+}  # fmt: skip
 
 
 class StructType(Type):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from drakkar.cel.errors import Issue
+from drakkar.cel.errors import EvaluationError, Issue
+from drakkar.cel.library import FUNCTIONS
 from drakkar.cel.parser import Source
 from drakkar.cel.regex import problem
 from drakkar.cel.strings import clauses
@@ -51,11 +52,19 @@ def _walk(node: Node, exempt: bool, source: Source, issues: list[Issue]) -> None
 
 
 def _constants(node: Call, source: Source, issues: list[Issue]) -> None:
-    if not node.args or not isinstance(node.args[-1], Literal) or not isinstance(node.args[-1].value, str):
+    if not node.args or not isinstance(node.args[-1], Literal):
         return
     literal = node.args[-1]
     text = node.args[-1].value
     fault: str | None = None
+    if node.function in ("duration", "timestamp") and not isinstance(text, str):
+        try:
+            FUNCTIONS[node.function](text)
+        except EvaluationError as error:
+            message = f"invalid {node.function} argument: {error.message}"
+            issues.append(source.issue("bad-constant-argument", message, literal.pos))
+    if not isinstance(text, str):
+        return
     if node.function == "matches":
         fault = problem(text)
         fault = fault and f"the regular expression is malformed: {fault}"

@@ -129,6 +129,31 @@ class Url:
         self.query = query
 
 
+class Sum(Quantity):
+    """A quantity that ``add`` or ``sub`` gave. On the right of ``==`` upstream takes it for another type."""
+
+    __slots__ = ()
+
+
+class OtherKey:
+    """A value of a type that maps look up by identity, as the key of a map; times count by their value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OtherKey) or type(self.value) is not type(other.value):
+            return False
+        if isinstance(self.value, Timestamp | Duration):
+            return bool(self.value.nanos == other.value.nanos)
+        return self.value is other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value.nanos) if isinstance(self.value, Timestamp | Duration) else id(self.value)
+
+
 class Format:
     """A named text format."""
 
@@ -170,6 +195,7 @@ _TYPE_NAMES: Final[dict[type, str]] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     list: "list", dict: "map", DomainMap: "map", Optional: "optional_type", TypeValue: "type",
     Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration", Quantity: "kubernetes.Quantity",
+    Sum: "kubernetes.Quantity",
     Semver: "kubernetes.Semver", Address: "net.IP", Network: "net.CIDR", Url: "kubernetes.URL",
     Format: "kubernetes.NamedFormat",
 }  # fmt: skip
@@ -187,25 +213,31 @@ def is_map(value: object) -> bool:
 
 
 def to_key(value: Any) -> Any:
-    """A value as the key of a Python dict; raises where CEL allows no such key."""
+    """A value as the key of a Python dict; raises for bytes. Whole doubles are ints as keys."""
     kind = kind_of(value)
     if kind is str or kind is int or kind is Uint:
         return value
     if kind is bool:
         return _TRUE_KEY if value else _FALSE_KEY
-    if kind is float and value == value and abs(value) != float("inf") and value == int(value):
-        return int(value)
-    raise EvaluationError("no-such-overload", f"unsupported key type: {type_name(value)}")
+    if kind is float:
+        return int(value) if value.is_integer() else value
+    if value is None:
+        return None
+    if kind is bytes:
+        raise EvaluationError("no-such-overload", "unsupported key type: bytes")
+    return OtherKey(value)
 
 
 def from_key(key: Any) -> Any:
     """The value that a key stands for."""
-    return key.value if kind_of(key) is BoolKey else key
+    return key.value if kind_of(key) is BoolKey or kind_of(key) is OtherKey else key
 
 
 def key_text(key: object) -> str:
     """A key as messages print it."""
     key = from_key(key)
+    if key is None:
+        return "null"
     if kind_of(key) is bool:
         return "true" if key else "false"
     return str(key)
@@ -213,7 +245,7 @@ def key_text(key: object) -> str:
 
 _NUMBERS: Final = (int, Uint, float)
 _PLAIN: Final = frozenset((str, bool, int, Uint, float, bytes))
-_STRICT: Final = frozenset((Semver, Quantity, Address, Network, Url, Format))
+_STRICT: Final = frozenset((Semver, Quantity, Sum, Address, Network, Url, Format))
 
 
 def is_opaque(value: Any) -> bool:
@@ -232,13 +264,17 @@ def equals(one: Any, other: Any) -> bool:
     if kind in _NUMBERS:
         return kind2 in _NUMBERS and one == other
     if kind is list:
-        return kind2 is list and len(one) == len(other) and all(map(same, one, other))
+        return kind2 is list and len(one) == len(other) and all(map(_not_unequal, one, other))
     if kind is dict or kind is DomainMap:
         return (
-            is_map(other) and len(one) == len(other) and all(key in other and same(one[key], other[key]) for key in one)
+            is_map(other)
+            and len(one) == len(other)
+            and all(key in other and _not_unequal(one[key], other[key]) for key in one)
         )
     if kind in _STRICT:
-        if kind2 is not kind:
+        if kind2 is not kind and not (kind is Sum and kind2 is Quantity):
+            raise no_overload("==", one, other)
+        if kind2 is Sum:
             raise no_overload("==", one, other)
         return _same_opaque(one, other)
     if kind is not kind2:
@@ -266,8 +302,16 @@ def _same_opaque(one: Any, other: Any) -> bool:
     return one == other
 
 
+def _not_unequal(one: Any, other: Any) -> bool:
+    """Equality of parts of lists and maps: what cannot be compared counts as equal there, as upstream has it."""
+    try:
+        return equals(one, other)
+    except EvaluationError:
+        return True
+
+
 def same(one: Any, other: Any) -> bool:
-    """Equality where an error counts as false (``in``, ``!=``, elements of lists)."""
+    """Equality where an error counts as false (``in``, ``!=``, functions of lists and sets)."""
     try:
         return equals(one, other)
     except EvaluationError:
@@ -275,7 +319,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def compare(one: Any, other: Any, operator: str) -> int:
-    """Order of two values: negative, zero, positive; 2 when a NaN has none."""
+    """Order of two values: -1, 0, 1; 2 when a NaN has none."""
     kind = kind_of(one)
     kind2 = kind_of(other)
     if (kind is kind2 and kind in _PLAIN) or (kind in _NUMBERS and kind2 in _NUMBERS):
@@ -283,6 +327,14 @@ def compare(one: Any, other: Any, operator: str) -> int:
     if kind is kind2 and (kind is Timestamp or kind is Duration):
         return (one.nanos > other.nanos) - (one.nanos < other.nanos)
     raise no_overload(operator, one, other)
+
+
+def ordered(one: Any, other: Any, operator: str) -> int:
+    """Order of two values; a NaN is an error."""
+    found = compare(one, other, operator)
+    if found == 2:
+        raise EvaluationError("invalid-argument", "NaN values cannot be ordered")
+    return found
 
 
 def size_of(value: Any) -> int:
