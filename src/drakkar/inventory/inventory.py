@@ -16,7 +16,7 @@ from drakkar.inventory.devices import PoolKey, SliceRecord, rule_hits
 from drakkar.inventory.drakkarcel import DrakkarCel
 from drakkar.inventory.draws import of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
-from drakkar.inventory.pages import Pages
+from drakkar.inventory.pages import Pages, Shards
 from drakkar.inventory.pools import Forms, Pool
 from drakkar.inventory.selection import Cel, SelectorTable
 from drakkar.inventory.snapshot import NO_POOLS, Node, NodeOrder, Shared, Snapshot, World
@@ -41,15 +41,17 @@ class Inventory:
         self._shared = Shared(SelectorTable(self._cel), self.switches, {}, [], 0)
         #: Number of devices that are published now.
         self._live = 0
-        self._nodes: dict[str, Node] = {}
+        self._nodes: Shards[str, Node] = Shards()
+        #: Their names in the order in which they were added.
+        self._names: dict[str, None] = {}
         self._order: NodeOrder | None = None
         self._classes: dict[str, DeviceClass] = {}
-        self._pools: dict[PoolKey, Pool] = {}
-        self._hooks: dict[Hook, tuple[Pool, ...]] = {}
+        self._pools: Shards[PoolKey, Pool] = Shards()
+        self._hooks: Shards[Hook, tuple[Pool, ...]] = Shards()
         self._everywhere: tuple[Pool, ...] = ()
         self._world: World | None = None
-        #: Tables that a snapshot shares, to be copied before the next change.
-        self._frozen: set[str] = set()
+        #: Whether a snapshot shares the classes, which are to be copied before the next change.
+        self._classes_shared = False
         self._usage: Pages[PoolUsage] = Pages(UNUSED)
         self._index: dict[PoolKey, int] = {}
         self._slices: dict[str, ResourceSlice] = {}
@@ -74,8 +76,8 @@ class Inventory:
             del self._classes_changed()[name]
 
     def _classes_changed(self) -> dict[str, DeviceClass]:
-        if "classes" in self._frozen:
-            self._frozen.discard("classes")
+        if self._classes_shared:
+            self._classes_shared = False
             self._classes = dict(self._classes)
         # No node is touched: plans know the classes they were made with.
         self._world = None
@@ -93,7 +95,9 @@ class Inventory:
             self._unindex(old)
         else:
             self._order = None
-        self._nodes_changed()[name] = Node(name, dict(labels), features)
+            self._names[name] = None
+        self._world = None
+        self._nodes[name] = Node(name, dict(labels), features)
         for label in (*labels.items(), (NAME_KEY, name)):
             self._by_label.setdefault(label, set()).add(name)
             self._forget_reach(label)
@@ -103,17 +107,10 @@ class Inventory:
         """Forgets a node; nothing happens if it is unknown."""
         old = self._nodes.get(name)
         if old is not None:
-            del self._nodes_changed()[name]
-            self._order = None
+            del self._nodes[name], self._names[name]
+            self._world = self._order = None
             self._unindex(old)
             self._note(frozenset((name,)))
-
-    def _nodes_changed(self) -> dict[str, Node]:
-        if "nodes" in self._frozen:
-            self._frozen.discard("nodes")
-            self._nodes = dict(self._nodes)
-        self._world = None
-        return self._nodes
 
     def _unindex(self, node: Node) -> None:
         for label in (*node.labels.items(), (NAME_KEY, node.name)):
@@ -189,10 +186,6 @@ class Inventory:
         self._live -= sum(len(record.devices) for record in old.slices.values()) if old is not None else 0
         if old is not None:
             self._remember_draws(old, new)
-        if "pools" in self._frozen:
-            self._frozen.discard("pools")
-            self._pools = dict(self._pools)
-            self._hooks = dict(self._hooks)
         self._world = None
         if old is not None:
             self._note(self._reached(old))
@@ -210,7 +203,7 @@ class Inventory:
             self._everywhere = (*self._everywhere, pool)
             return
         for hook in hooks:
-            self._hooks[hook] = (*self._hooks.get(hook, NO_POOLS), pool)
+            self._hooks[hook] = (*(self._hooks.get(hook) or NO_POOLS), pool)
             self._pools_of_hook.setdefault(hook, set()).add(pool.key)
 
     def _unhook(self, pool: Pool) -> None:
@@ -336,9 +329,10 @@ class Inventory:
         """The present state, immutable. Costs the same however large the fleet is."""
         if self._world is None:
             if self._order is None:
-                self._order = NodeOrder(self._nodes)
-            self._world = World(self._nodes, self._order, self._classes, self._pools, self._hooks, self._everywhere)
-            self._frozen = {"nodes", "classes", "pools"}
+                self._order = NodeOrder(self._names)
+            nodes, pools, hooks = self._nodes.fork(), self._pools.fork(), self._hooks.fork()
+            self._world = World(nodes, self._order, self._classes, pools, hooks, self._everywhere)
+            self._classes_shared = True
         shared = self._shared
         if len(shared.selectors.rows) > 2 * self._live + _SPARE_ROWS:
             # Older snapshots keep the old tables.

@@ -16,7 +16,7 @@ from drakkar.api.resource.v1 import AllocationResult, Device, DeviceClass
 from drakkar.inventory.devices import PoolKey
 from drakkar.inventory.draws import DeviceKey, device_key
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
-from drakkar.inventory.pages import Pages
+from drakkar.inventory.pages import Pages, Shards
 from drakkar.inventory.pools import BaseUsage, Pool, PoolView, usage_on
 from drakkar.inventory.selection import SelectorTable
 from drakkar.inventory.switches import Switches
@@ -104,12 +104,12 @@ class NodeOrder:
 class World:
     """The structure that snapshots share until it changes: who exists, not who holds what."""
 
-    nodes: dict[str, Node]
+    nodes: Shards[str, Node]
     order: NodeOrder
     classes: dict[str, DeviceClass]
-    pools: dict[PoolKey, Pool]
+    pools: Shards[PoolKey, Pool]
     #: Label (or node name) → pools that nodes with it may see.
-    hooks: dict[Hook, tuple[Pool, ...]]
+    hooks: Shards[Hook, tuple[Pool, ...]]
     #: Pools that every node has to look at.
     everywhere: tuple[Pool, ...]
     #: Tells worlds apart, those of other inventories too.
@@ -123,11 +123,10 @@ def pools_for(world: World, node: Node) -> tuple[tuple[Pool, ...], ...]:
     mine = hooks.get((NAME_KEY, node.name))
     if mine is not None:
         found.append(mine)
-    if len(hooks) > 0:
-        for label in node.labels.items():
-            pools = hooks.get(label)
-            if pools is not None:
-                found.append(pools)
+    for label in node.labels.items():
+        pools = hooks.get(label)
+        if pools is not None:
+            found.append(pools)
     return tuple(found)
 
 
