@@ -68,7 +68,8 @@ def check_metadata_update(faults: Faults, new: Object, old: Object, namespaced: 
     if (new.get("generation") or 0) < (old.get("generation") or 0):
         faults.invalid("metadata.generation", new.get("generation"), "must not be decremented")
     if old.get("deletionTimestamp"):
-        added = [name for name in texts(new, "finalizers") if name not in texts(old, "finalizers")]
+        before = frozenset(texts(old, "finalizers"))
+        added = [name for name in texts(new, "finalizers") if name not in before]
         if added:
             listed = ", ".join(f'"{name}"' for name in added)
             faults.forbidden(

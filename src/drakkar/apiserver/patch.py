@@ -7,8 +7,10 @@ leaves alone, so callers must not change it in place either.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NoReturn
+
+import msgspec
 
 from drakkar.api.errors import FieldError
 from drakkar.apiserver import status
@@ -280,7 +282,8 @@ def _merge_map(doc: dict[str, Any], patch: dict[str, Any], node: SchemaNode | No
             field = name.removeprefix(_DELETE_PRIMITIVES)
             present = result.get(field)
             if type(present) is list:
-                result[field] = [item for item in present if item not in value]
+                gone = {_identity(item) for item in value}
+                result[field] = [item for item in present if _identity(item) not in gone]
             continue
         if value is None:
             result.pop(name, None)
@@ -312,12 +315,13 @@ def _retain(result: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     """Drops from ``result`` what ``$retainKeys`` does not name; returns the patch without the directive."""
     keep = patch[_RETAIN]
     rest = {name: value for name, value in patch.items() if name != _RETAIN}
+    kept = {name for name in keep if type(name) is str} if type(keep) is list else set[str]()
     well_formed = type(keep) is list and all(
-        name in keep for name, value in rest.items() if value is not None and not name.startswith("$")
+        name in kept for name, value in rest.items() if value is not None and not name.startswith("$")
     )
     if not well_formed:
         _bad_request("patch format for retainKeys is invalid: the list must name every field the patch sets")
-    for name in [name for name in result if name not in keep]:
+    for name in [name for name in result if name not in kept]:
         del result[name]
     return rest
 
@@ -356,27 +360,52 @@ def _key_of(item: Any, key: str) -> Any:
     return item[key]
 
 
+def _identity(item: Any, key: str = "") -> Hashable:
+    """The same, as something that sets and dicts take."""
+    value = _key_of(item, key)
+    # Texts are the rule; the tuple keeps the text "1" apart from the number.
+    return value if type(value) is str else ("", msgspec.json.encode(value, order="sorted"))
+
+
+def _positions(items: list[Any], key: str) -> dict[Hashable, int]:
+    """Where each element stands first."""
+    found: dict[Hashable, int] = {}
+    for position, item in enumerate(items):
+        found.setdefault(_identity(item, key), position)
+    return found
+
+
+def _distinct(items: list[Any]) -> Iterable[Any]:
+    found: dict[Hashable, Any] = {}
+    for item in items:
+        found.setdefault(_identity(item), item)
+    return found.values()
+
+
 def _in_order(items: list[Any], order: list[Any], server_order: list[Any], key: str) -> list[Any]:
     """Items named in ``order`` in that order, the others woven in where the server had them."""
-    wanted = [_key_of(item, key) for item in order]
-    server = [_key_of(item, key) for item in server_order]
-    named: list[Any] = []
-    others: list[Any] = []
+    wanted, server = _positions(order, key), _positions(server_order, key)
+    named: list[tuple[int, Hashable, Any]] = []
+    others: list[tuple[int, Hashable, Any]] = []
     for item in items:
-        (named if _key_of(item, key) in wanted else others).append(item)
-    named.sort(key=lambda item: wanted.index(_key_of(item, key)))
-    others.sort(key=lambda item: server.index(_key_of(item, key)) if _key_of(item, key) in server else len(server))
+        identity = _identity(item, key)
+        if identity in wanted:
+            named.append((wanted[identity], identity, item))
+        else:
+            others.append((server.get(identity, len(server_order)), identity, item))
+    named.sort(key=lambda entry: entry[0])
+    others.sort(key=lambda entry: entry[0])
     result: list[Any] = []
     left, right = 0, 0
     while left < len(others) and right < len(named):
-        mine, theirs = _key_of(others[left], key), _key_of(named[right], key)
-        if mine in server and theirs in server and server.index(mine) < server.index(theirs):
-            result.append(others[left])
+        mine, theirs = server.get(others[left][1]), server.get(named[right][1])
+        if mine is not None and theirs is not None and mine < theirs:
+            result.append(others[left][2])
             left += 1
         else:
-            result.append(named[right])
+            result.append(named[right][2])
             right += 1
-    return result + others[left:] + named[right:]
+    return result + [entry[2] for entry in others[left:]] + [entry[2] for entry in named[right:]]
 
 
 def _merge_list(present: list[Any], patch: list[Any], node: SchemaNode) -> list[Any]:
@@ -386,13 +415,13 @@ def _merge_list(present: list[Any], patch: list[Any], node: SchemaNode) -> list[
     if type(sample) is not dict:
         if any(type(item) in (dict, list) for item in (*present, *patch)):
             _unprocessable("lists of lists and mixed lists cannot be merged")
-        merged = list(dict.fromkeys([*present, *patch]))
+        merged = [*_distinct([*present, *patch])]
         return _in_order(merged, patch, present, "")
     key = node.merge_key
     if not key:
         _unprocessable(f"cannot merge lists without merge key for type {node.go_type()}")
     changes: list[dict[str, Any]] = []
-    gone: list[Any] = []
+    gone: set[Hashable] = set()
     replaced = False
     for item in patch:
         if type(item) is not dict:
@@ -403,7 +432,7 @@ def _merge_list(present: list[Any], patch: list[Any], node: SchemaNode) -> list[
             if rest:
                 changes.append(rest)
         elif directive == "delete":
-            gone.append(_key_of(item, key))
+            gone.add(_identity(item, key))
         elif directive == "replace":
             replaced = True
             rest = {name: value for name, value in item.items() if name != _PATCH}
@@ -413,13 +442,12 @@ def _merge_list(present: list[Any], patch: list[Any], node: SchemaNode) -> list[
             _bad_request(f"Unknown patch type found: {directive}")
     if replaced:
         return changes
-    result = [item for item in present if _key_of(item, key) not in gone]
+    result = [item for item in present if _identity(item, key) not in gone]
+    places = _positions(result, key)
     for change in changes:
-        identity = _key_of(change, key)
-        for index, item in enumerate(result):
-            if _key_of(item, key) == identity:
-                result[index] = _merge_map(item, change, node.items)
-                break
+        place = places.setdefault(_identity(change, key), len(result))
+        if place < len(result):
+            result[place] = _merge_map(result[place], change, node.items)
         else:
             result.append(_merge_map({}, change, node.items))
     return _in_order(result, changes, present, key)

@@ -34,15 +34,22 @@ def _merge_list(live: list[Any], applied: list[Any], node: SchemaNode | None) ->
     place = {element: index for index, element in enumerate(present)}
     others = [element for element in present if element not in wanted]
     result: list[Any] = []
+    left = 0
     for element, item in wanted.items():
-        while others and element in place and place[others[0]] < place[element]:
-            result.append(present[others.pop(0)])
+        while left < len(others) and element in place and place[others[left]] < place[element]:
+            result.append(present[others[left]])
+            left += 1
         result.append(item)
-    return result + [present[element] for element in others]
+    return result + [present[element] for element in others[left:]]
 
 
-def remove(value: Any, gone: set[Path], node: SchemaNode | None, path: Path = ()) -> Any:
+def remove(value: Any, gone: set[Path], node: SchemaNode | None) -> Any:
     """``value`` without the fields in ``gone``; containers that become empty go too (None at the top)."""
+    above = {path[:size] for path in gone for size in range(len(path))}
+    return _remove(value, gone, above, node, ())
+
+
+def _remove(value: Any, gone: set[Path], above: set[Path], node: SchemaNode | None, path: Path) -> Any:
     if is_atomic(value, node):
         return value
     if type(value) is dict:
@@ -51,7 +58,7 @@ def remove(value: Any, gone: set[Path], node: SchemaNode | None, path: Path = ()
             below = (*path, f"f:{name}")
             if below in gone:
                 continue
-            rest = remove(item, gone, child_of(node, name)[0], below) if _below(below, gone) else item
+            rest = _remove(item, gone, above, child_of(node, name)[0], below) if below in above else item
             if rest is not None:
                 kept[name] = rest
         return kept or None
@@ -61,12 +68,7 @@ def remove(value: Any, gone: set[Path], node: SchemaNode | None, path: Path = ()
         below = (*path, element)
         if below in gone:
             continue
-        rest = remove(item, gone, items, below) if _below(below, gone) else item
+        rest = _remove(item, gone, above, items, below) if below in above else item
         if rest is not None:
             result.append(rest)
     return result or None
-
-
-def _below(path: Path, gone: set[Path]) -> bool:
-    size = len(path)
-    return any(len(other) > size and other[:size] == path for other in gone)

@@ -91,12 +91,12 @@ def pod_spec(faults: Faults, path: str, spec: Object) -> None:
 
 
 def _resource_claims(faults: Faults, path: str, items: list[Object]) -> frozenset[str]:
-    names: list[str] = []
+    names: set[str] = set()
     for index, item in enumerate(items):
         at_item, name = f"{path}[{index}]", text(item, "name")
         if shared.named(faults, f"{at_item}.name", name, formats.dns_label) and name in names:
             faults.duplicate(f"{at_item}.name", name)
-        names.append(name)
+        names.add(name)
         given = [field for field in ("resourceClaimName", "resourceClaimTemplateName") if item.get(field) is not None]
         if not given:
             faults.invalid(at_item, name, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
@@ -110,12 +110,12 @@ def _resource_claims(faults: Faults, path: str, items: list[Object]) -> frozense
 
 
 def _volumes(faults: Faults, path: str, items: list[Object]) -> frozenset[str]:
-    names: list[str] = []
+    names: set[str] = set()
     for index, item in enumerate(items):
         name = text(item, "name")
         if shared.named(faults, f"{path}[{index}].name", name, formats.dns_label) and name in names:
             faults.duplicate(f"{path}[{index}].name", name)
-        names.append(name)
+        names.add(name)
         sources = [field for field, value in item.items() if field != "name" and value is not None]
         if not sources:
             faults.required(f"{path}[{index}]", "must specify a volume type")
@@ -236,7 +236,7 @@ def _requirements(faults: Faults, path: str, resources: Object, claims: frozense
 
 
 def _used_claims(faults: Faults, path: str, items: list[Object], claims: frozenset[str]) -> None:
-    seen: list[tuple[str, str]] = []
+    seen: dict[str, set[str]] = {}
     for index, item in enumerate(items):
         at_item, name, request = f"{path}[{index}]", text(item, "name"), text(item, "request")
         if not name:
@@ -245,11 +245,12 @@ def _used_claims(faults: Faults, path: str, items: list[Object], claims: frozens
         if request:
             faults.check(f"{at_item}.request", request, formats.dns_label)
         # Naming a whole claim and one of its requests is the same as naming the claim twice.
-        if any(other == name and (not request or not before or request == before) for other, before in seen):
+        before = seen.setdefault(name, set())
+        if before and (not request or "" in before or request in before):
             faults.duplicate(at_item, f"{name}/{request}" if request else name)
         elif name not in claims:
             faults.not_found(at_item, name)
-        seen.append((name, request))
+        before.add(request)
 
 
 def _affinity(faults: Faults, path: str, affinity: Object) -> None:

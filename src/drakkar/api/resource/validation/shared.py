@@ -352,12 +352,12 @@ def conditions(faults: Faults, path: str, items: list[Object], limit: int = COND
     """Entries of type ``metav1.Condition``."""
     if not faults.fits(path, items, limit):
         return
+    seen: set[str] = set()
     for index, item in enumerate(items):
-        at_item = f"{path}[{index}]"
-        if named(faults, f"{at_item}.type", text(item, "type"), formats.qualified_name) and any(
-            other.get("type") == item["type"] for other in items[:index]
-        ):
-            faults.duplicate(f"{at_item}.type", item["type"])
+        at_item, kind = f"{path}[{index}]", text(item, "type")
+        if named(faults, f"{at_item}.type", kind, formats.qualified_name) and kind in seen:
+            faults.duplicate(f"{at_item}.type", kind)
+        seen.add(kind)
         if text(item, "status") not in ("True", "False", "Unknown"):
             faults.not_supported(f"{at_item}.status", text(item, "status"), ("True", "False", "Unknown"))
         if (item.get("observedGeneration") or 0) < 0:
