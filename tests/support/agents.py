@@ -19,6 +19,7 @@ from drakkar.controllers import Controllers, ControllerSettings
 from drakkar.driver.driver import Driver
 from drakkar.driver.service import DriverService, NodeSettings
 from drakkar.node.agent.agent import Agent, Settings
+from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 from drakkar.scheduler import Scheduler
@@ -39,6 +40,8 @@ class Cluster:
     runtime: Callable[[], Runtime]
     tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict[str, asyncio.Task[Any]])
     agent: Agent | None = None
+    #: Whether pods get networks of their own.
+    bridge: bool = False
 
     def as_user(self, user: str, *groups: str) -> Client:
         """A client of this user over the memory transport."""
@@ -69,7 +72,8 @@ class Cluster:
         )
         tls = self.pki.agent_context(f"system:node:{NODE}", ["127.0.0.1"])
         client = self.as_user(f"system:node:{NODE}", "system:nodes")
-        self.agent = Agent(client, SystemClock(), made, self.runtime(), tls)
+        network = BridgeNetwork(self.root / "network", made.address, made.api) if self.bridge else None
+        self.agent = Agent(client, SystemClock(), made, self.runtime(), tls, network=network)
         self.run("agent", self.agent.run())
         await _either(self.agent.ready.wait(), self.tasks["agent"])
         return self.agent

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> None:
     from drakkar.node.agent import join, machine
     from drakkar.node.agent.agent import Agent, Settings
-    from drakkar.node.agent.choice import choose_runtime
+    from drakkar.node.agent.choice import choose_network, choose_runtime
 
     try:
         import grpc  # noqa: F401
@@ -62,7 +62,8 @@ async def _run(args: argparse.Namespace) -> None:
         lease_period=args.lease_period,
     )
     client = Client(own.config.transport("drakkar-node"), clock=clock)
-    agent = Agent(client, clock, settings, made, own.tls)
+    network = choose_network(args.network, made, settings)
+    agent = Agent(client, clock, settings, made, own.tls, network=network)
     print(f"node {node}: root {root}, runtime {made.name}; Ctrl-C stops the agent, containers go on", flush=True)
     try:
         await agent.run()

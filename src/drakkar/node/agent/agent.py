@@ -28,10 +28,11 @@ from drakkar.client.events import EventRecorder
 from drakkar.client.transport import Unreachable
 from drakkar.node.agent import machine, metrics
 from drakkar.node.agent.claims import Claims
-from drakkar.node.agent.context import Context, Facts, HostNetwork, Network, Paths
+from drakkar.node.agent.context import Context, Facts, Paths
 from drakkar.node.agent.endpoint import Endpoint
 from drakkar.node.agent.health import DeviceHealths
 from drakkar.node.agent.host import AgentHost
+from drakkar.node.agent.network import HostNetwork, Network
 from drakkar.node.agent.nodeobject import NodeDescription, label_patch, registration, status_patch
 from drakkar.node.agent.plugins import Plugins
 from drakkar.node.agent.runtime import Runtime
@@ -90,7 +91,7 @@ class Agent:
         self.plugins = Plugins(self.paths.registry, clock, health=self._health_heard, usable=self._slices.usable)
         self._runtime = runtime
         self._tls = tls
-        self._network = network or HostNetwork(settings.address)
+        self._network = network or HostNetwork(settings.address, settings.api)
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._beats = Heartbeats(
@@ -141,6 +142,7 @@ class Agent:
         )
         caches = Caches(self._client)
         try:
+            await self._network.open()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.plugins.run(), name="plugins")
                 await self._end_unknown(context)
@@ -159,6 +161,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await self._slices.close()
+            await self._network.close()
             await endpoint.close()
 
     def _make_context(self, claims: Claims) -> Context:

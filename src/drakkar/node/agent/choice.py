@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from drakkar.api.errors import UsageError
+from drakkar.node.agent.agent import Settings
+from drakkar.node.agent.network import BridgeNetwork, HostNetwork, Network
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 
@@ -27,3 +29,12 @@ def choose_runtime(name: str | None, root: Path, config: str | None, user: int) 
     from drakkar.node.agent.oci_runtime import OciRuntime
 
     return OciRuntime.open(root, config)
+
+
+def choose_network(name: str | None, runtime: Runtime, settings: Settings) -> Network:
+    """The network of this name, None for the usual one of the runtime. Raises UsageError."""
+    if name == "bridge" and not runtime.isolates:
+        raise UsageError("--network bridge: plain processes share the network of the host; use --runtime oci")
+    if name == "host" or not runtime.isolates:
+        return HostNetwork(settings.address, settings.api)
+    return BridgeNetwork(settings.root / "network", settings.address, settings.api)

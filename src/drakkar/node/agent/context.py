@@ -6,41 +6,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from drakkar.api.clock import Clock
-from drakkar.api.meta import Object
 from drakkar.client.client import Client
 from drakkar.client.events import EventRecorder
 from drakkar.node.agent.claims import Claims
 from drakkar.node.agent.health import DeviceHealths
+from drakkar.node.agent.network import Network
 from drakkar.node.agent.runtime import Runtime
 from drakkar.plugin.cdi import SpecFolders
-
-
-class Network(Protocol):
-    """Gives pods a network of their own."""
-
-    async def attach(self, pod: Object) -> tuple[Path | None, str]:
-        """The pod's network namespace (None: the host's) and its address; may be called again."""
-        ...
-
-    async def detach(self, uid: str) -> None:
-        """Nothing of it is left; may be called again."""
-        ...
-
-
-class HostNetwork:
-    """Every pod shares the network of the host (implements `Network`)."""
-
-    def __init__(self, address: str):
-        self._address = address
-
-    async def attach(self, pod: Object) -> tuple[Path | None, str]:
-        return None, self._address
-
-    async def detach(self, uid: str) -> None:
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +39,11 @@ class Paths:
     @property
     def sockets(self) -> Path:
         return self.root / "s"
+
+    @property
+    def network(self) -> Path:
+        """Who has which address."""
+        return self.root / "network"
 
     @property
     def images(self) -> Path:

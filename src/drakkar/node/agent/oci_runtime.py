@@ -202,6 +202,7 @@ def _hosts(plan: Plan) -> str:
     else:
         address = text(plan.pod, "status", "podIP")
         lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback", f"{address}\t{plan.hostname}"]
+    lines += plan.hosts
     for alias in children(plan.pod, "spec", "hostAliases"):
         lines.append("\t".join([alias["ip"], *alias.get("hostnames", [])]))
     return "\n".join(lines) + "\n"

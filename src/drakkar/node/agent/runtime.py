@@ -64,6 +64,8 @@ class Plan:
     #: Network namespace of the pod, None for that of the host.
     network: Path | None = None
     hostname: str = ""
+    #: Lines for ``/etc/hosts``.
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

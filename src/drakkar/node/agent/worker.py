@@ -13,6 +13,7 @@ import logging
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from drakkar.node.agent import shims
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
+from drakkar.node.agent.network import Attachment
 from drakkar.node.agent.podstatus import INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
 from drakkar.node.agent.probes import Probes
 from drakkar.node.agent.runtime import ContainerProblem, Plan
@@ -73,7 +75,7 @@ class Worker:
         self._not_before: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._where = Where(context.host_ip, text(pod, "status", "podIP"))
-        self._network: Path | None = None
+        self._attached: Attachment | None = None
         self._sandbox = False
         self._refreshed = 0.0
         self._retry = _RETRY
@@ -111,7 +113,7 @@ class Worker:
 
     def network_path(self) -> Path | None:
         """Network namespace of the pod, None for that of the host."""
-        return self._network
+        return self._attached.namespace if self._attached is not None else None
 
     def address(self) -> str:
         """Address of the pod."""
@@ -201,8 +203,8 @@ class Worker:
         context = self._context
         if not self._sandbox:
             await context.claims.prepare(self.pod)
-            self._network, address = await context.network.attach(self.pod)
-            self._where = Where(context.host_ip, address)
+            self._attached = await context.network.attach(self.pod)
+            self._where = Where(context.host_ip, self._attached.address)
         status = {**child(self.pod, "status"), "podIP": self._where.pod_ip, "hostIP": self._where.host_ip}
         await self._volumes.make({**self.pod, "status": status})
         self._refreshed = context.clock.monotonic()
@@ -287,7 +289,10 @@ class Worker:
         folder.mkdir(parents=True)
         pod = self.current()
         configs = Configs(context.client, namespace_of(pod))
-        env = await environment(pod, slot.spec, configs, context.facts, image.env)
+        attached = self._attached
+        assert attached is not None
+        facts = replace(context.facts, api_host=attached.api)
+        env = await environment(pod, slot.spec, configs, facts, image.env)
         try:
             edits = context.specs.resolve(context.claims.cdi_ids(self.pod, slot.spec))
         except CdiError as error:
@@ -301,8 +306,9 @@ class Worker:
             env=env,
             mounts=tuple(self._volumes.mounts(pod, slot.spec)),
             edits=tuple(edits),
-            network=self._network,
+            network=attached.namespace,
             hostname=env["HOSTNAME"],
+            hosts=attached.hosts,
         )
         made = await context.runtime.make(plan)
         attempt = await shims.start(

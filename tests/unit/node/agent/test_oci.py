@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.kinds import CONFIGMAP, POD
 from drakkar.api.meta import Object
+from drakkar.api.objects import condition_is
 from drakkar.node.agent import mounts
+from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.oci_runtime import OciRuntime
-from tests.support.agents import Cluster, cluster
+from tests.support.agents import cluster
 from tests.support.eventually import eventually
 from tests.unit.node.agent.test_thin_path import Hello, gone, log, prepare_cluster
 
@@ -148,9 +151,43 @@ def test_an_unknown_image_names_the_cure(tmp_path: Path, root: Path) -> None:
     asyncio.run(run())
 
 
-async def _restart(site: Cluster) -> None:
-    await site.stop("agent")
-    await site.start_agent()
+def test_pods_have_networks_of_their_own(tmp_path: Path, root: Path) -> None:
+    bridge = BridgeNetwork(root / "network", "", ("", 0)).bridge
+
+    async def run() -> None:
+        async with cluster(tmp_path, root, lambda: OciRuntime.open(root, None)) as site:
+            site.bridge = True
+            await site.start_agent()
+            serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=80)"
+            probe = {"readinessProbe": {"httpGet": {"port": 80, "path": "/"}, "periodSeconds": 1}}
+            container = {"command": ["python3", "-c", serve], **probe}
+            await site.client.create(POD, pod("server", "", hostNetwork=False, container=container))
+            ready = await eventually(lambda: site.pod("server"), lambda p: condition_is(p, "Ready"), timeout=30)
+            address = ready["status"]["podIP"]
+            assert address.startswith("10.88.")
+            look = (
+                "import urllib.request as u, ssl, os;"
+                f"print(u.urlopen('http://{address}/').status);"
+                "a='/var/run/secrets/kubernetes.io/serviceaccount/';"
+                "c=ssl.create_default_context(cafile=a+'ca.crt');"
+                "r=u.Request('https://%s:%s/version' % (os.environ['KUBERNETES_SERVICE_HOST'],"
+                "os.environ['KUBERNETES_SERVICE_PORT']), headers={'Authorization':'Bearer '+open(a+'token').read()});"
+                "print(u.urlopen(r, context=c).status)"
+            )
+            await site.client.create(
+                POD, pod("client", "", hostNetwork=False, container={"command": ["python3", "-c", look]})
+            )
+            await eventually(lambda: site.pod("client"), lambda p: p["status"].get("phase") in ("Succeeded", "Failed"))
+            assert await log(site, "client") == "200\n200\n"
+            for name in ("server", "client"):
+                await site.client.delete(POD, name, "default")
+                await eventually(lambda n=name: gone(site, n), bool)
+            assert await asyncio.to_thread(lambda: list((root / "network").glob("10.*"))) == []
+
+    try:
+        asyncio.run(run())
+    finally:
+        subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
 
 
 def test_a_new_agent_finds_its_containers(tmp_path: Path, root: Path) -> None:
