@@ -411,6 +411,9 @@ found again by the next one on the same root.""",
     run.add_argument(
         "--root", metavar="DIR", help="default: /var/lib/kubelet for root, else ~/.local/share/drakkar/node"
     )
+    run.add_argument(
+        "--network", choices=("bridge", "host"), help="of pods (default: bridge with oci, which needs root)"
+    )
     run.add_argument("--config", metavar="FILE", help="images and their places (docs/reference/node.md)")
     run.add_argument("--join", metavar="TEXT|FILE", help="join the cluster of this text instead of a kubeconfig's")
     run.add_argument("--address", metavar="IP", help="address of the node (default: the one the API server sees)")
