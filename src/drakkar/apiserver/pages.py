@@ -9,6 +9,7 @@ import msgspec
 
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver import discovery
+from drakkar.apiserver.tokens import ISSUER
 
 if TYPE_CHECKING:
     from drakkar.apiserver.server import ApiServer
@@ -37,6 +38,18 @@ def answer(server: ApiServer, request: Request, path: str) -> Response | None:
             return None
         case ["openapi", *rest]:
             return _openapi(request, rest, resources, server.registry.custom.schemas)
+        case [".well-known", "openid-configuration"]:
+            return _json(
+                {
+                    "issuer": ISSUER,
+                    "jwks_uri": f"{ISSUER}/openid/v1/jwks",
+                    "response_types_supported": ["id_token"],
+                    "subject_types_supported": ["public"],
+                    "id_token_signing_alg_values_supported": ["ES256"],
+                }
+            )
+        case ["openid", "v1", "jwks"]:
+            return Response(200, {"content-type": "application/jwk-set+json"}, _encode(server.accounts.jwks()))
         case [""]:
             return _json({"paths": _paths(server)})
         case ["metrics"]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from drakkar.apiserver.admission.webhooks import user_info
 from drakkar.apiserver.auth import Authenticator, User
 from drakkar.apiserver.catalog import Served
 from drakkar.apiserver.rbac import Authorizer, Rule
+from drakkar.apiserver.tokens import AUDIENCES, AccountTokens
 
 Object = dict[str, Any]
 
 
-def answer(served: Served, body: Object, user: User, authorizer: Authorizer, authenticator: Authenticator) -> Object:
+def answer(
+    served: Served,
+    body: Object,
+    user: User,
+    authorizer: Authorizer,
+    authenticator: Authenticator,
+    accounts: AccountTokens,
+) -> Object:
     """The review with its status filled in."""
     spec: Object = body.get("spec") or {}
     match served.plural:
@@ -23,13 +32,9 @@ def answer(served: Served, body: Object, user: User, authorizer: Authorizer, aut
         case "selfsubjectrulesreviews":
             verdict = _rules(authorizer.rules(user, spec.get("namespace") or ""), authorizer.unlimited(user))
         case "selfsubjectreviews":
-            verdict = {"userInfo": _user_info(user)}
+            verdict = {"userInfo": user_info(user)}
         case _:
-            found = authenticator.user_of(spec.get("token") or "")
-            if found is None:
-                verdict = {"user": {}, "error": "the token is not known"}
-            else:
-                verdict = {"authenticated": True, "user": _user_info(found)}
+            verdict = _token(spec, authenticator, accounts)
     return {
         "kind": served.kind,
         "apiVersion": served.api_version,
@@ -37,6 +42,18 @@ def answer(served: Served, body: Object, user: User, authorizer: Authorizer, aut
         "spec": spec,
         "status": verdict,
     }
+
+
+def _token(spec: Object, authenticator: Authenticator, accounts: AccountTokens) -> Object:
+    """Whose a token is; one of an account may be for other audiences than this server."""
+    token, wanted = spec.get("token") or "", tuple(spec.get("audiences") or AUDIENCES)
+    user = accounts.user_of(token, wanted)
+    good = [name for name in wanted if name in accounts.audiences_of(token)]
+    if user is None and set(wanted) & set(AUDIENCES) and not accounts.audiences_of(token):
+        user, good = authenticator.user_of(token), [name for name in wanted if name in AUDIENCES]
+    if user is None:
+        return {"user": {}, "error": "the token is not known"}
+    return {"authenticated": True, "user": user_info(user), "audiences": good}
 
 
 def _access(authorizer: Authorizer, user: User, spec: Object) -> Object:
@@ -73,14 +90,3 @@ def _rules(rules: Any, unlimited: bool) -> Object:
             groups, kinds = sorted(rule.groups), sorted(rule.resources)
             resources.append({"verbs": verbs, "apiGroups": groups, "resources": kinds, **names})
     return {"resourceRules": resources, "nonResourceRules": paths, "incomplete": False}
-
-
-def _user_info(user: User) -> Object:
-    found: Object = {"username": user.name}
-    if user.uid:
-        found["uid"] = user.uid
-    if user.groups:
-        found["groups"] = list(user.groups)
-    if user.extra:
-        found["extra"] = {key: list(values) for key, values in user.extra}
-    return found

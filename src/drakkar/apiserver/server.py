@@ -52,7 +52,7 @@ from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.streaming import answers as streaming
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.ticker import Ticker
-from drakkar.apiserver.tokens import request_token
+from drakkar.apiserver.tokens import AccountTokens
 from drakkar.apiserver.views import View
 from drakkar.apiserver.watch import Watch
 from drakkar.store.base import Backend, SharedBackend, StoreFailed
@@ -114,7 +114,9 @@ class ApiServer:
             self.catalog, self.state, self.committer, clock, self.rng, self.features, self.authorizer
         )
         self.authenticator = Authenticator(clock.time)
-        self.authenticator.stored = bootstrap_users(self.state, clock.time)
+        self.accounts = AccountTokens(self.state, clock.time, self.rng.getrandbits)
+        self.authenticator.sources.append(self.accounts.user_of)
+        self.authenticator.sources.append(bootstrap_users(self.state, clock.time))
         self.ticker = Ticker(clock)
         self.expiry = Expiry(self.registry, self.ticker)
         self.bodies = Bodies(self.registry.custom.node, self.registry.custom.type_faults)
@@ -573,6 +575,8 @@ class ApiServer:
         options = delete_options(body, query)
         renderer = self._renderer(request)
 
+        passed: Object = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **(body or {})}
+
         def attributes(of: str, name: str) -> Attributes:
             return Attributes(
                 operation="DELETE",
@@ -581,7 +585,7 @@ class ApiServer:
                 name=name,
                 subresource=info.subresource,
                 user=user,
-                options={"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **(body or {})},
+                options=passed,
                 dry_run=options.dry_run,
                 warnings=exchange.warnings,
                 annotations=exchange.annotations,
@@ -639,9 +643,7 @@ class ApiServer:
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
         if view.stored.prefix == "/core/serviceaccounts/" and info.subresource == "token":
             account = view.decode(self.registry.entry(view, info.namespace, info.name))
-            bound = (body.get("spec") or {}).get("boundObjectRef") or {}
-            node = self._node_of(info.namespace, bound) if bound.get("kind") == "Pod" else ""
-            answer = request_token(self.authenticator, account, body, self.clock.time(), node)
+            answer = self.accounts.request(account, body)
             return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())
 
@@ -652,16 +654,6 @@ class ApiServer:
         await self.registry.admission.validate(attributes, body, None, forms)
         return body
 
-    def _node_of(self, namespace: str, bound: Object) -> str:
-        """The node of the pod that a token is bound to; StatusError 404 or 409."""
-        view = self.registry.view(self._served("", "v1", "pods"))
-        name = bound.get("name") or ""
-        entry = self.registry.entry(view, namespace, name)
-        if bound.get("uid") and bound["uid"] != entry.uid:
-            text = f"the UID in the bound object reference ({bound['uid']}) does not match the UID in record"
-            raise StatusError(status.conflict("", "pods", name, text))
-        return (entry.fields or {}).get("spec.nodeName", "")
-
     async def _compute(self, request: Request, info: RequestInfo, served: Served, user: User) -> Response:
         """Resources that store nothing: reviews, and bindings posted to their own collection."""
         if served.plural == "bindings":
@@ -671,7 +663,7 @@ class ApiServer:
             await pods.bind(self.registry, pod_view, info.namespace, name, body, write_options({}, "CreateOptions"))
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
         body = self.bodies.read_as(request, served.group, served.version, served.kind)
-        answer = reviews.answer(served, body, user, self.authorizer, self.authenticator)
+        answer = reviews.answer(served, body, user, self.authorizer, self.authenticator, self.accounts)
         return Response(201, dict(_HEADERS), _encode(answer))
 
     def _served(self, group: str, version: str, plural: str) -> Served:

@@ -188,6 +188,11 @@ def _api_server(command: argparse.ArgumentParser) -> None:
         help="changes to the profile; AllAlpha and AllBeta stand for all gates of a stage",
     )
     command.add_argument(
+        "--token-auth-file",
+        metavar="FILE",
+        help='bearer tokens of users: lines of token,user,uid,"group,group"',
+    )
+    command.add_argument(
         "--request-timeout",
         type=_seconds,
         default=60,

@@ -24,9 +24,11 @@ from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
 from drakkar.api.features import Features
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
 from drakkar.apiserver.audit import AuditLog, Policy
+from drakkar.apiserver.auth import static_tokens
 from drakkar.apiserver.authority import open_shared_pki
 from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.streaming.agents import Agents
+from drakkar.apiserver.tokens import signing_key
 from drakkar.client import Client, MemoryTransport, kubeconfig
 from drakkar.client.clock import SystemClock
 from drakkar.store import SharedBackend
@@ -64,6 +66,7 @@ class PlaneOptions:
     node_grace: float = 40
     #: None: everything on.
     features: Features | None = None
+    token_file: str | None = None
     #: Requests in progress and their time.
     limits: Limits = field(default_factory=Limits)
     audit_log: str | None = None
@@ -95,6 +98,7 @@ class PlaneOptions:
             lease_period=args.lease_period,
             node_grace=args.node_grace,
             features=_features(args),
+            token_file=getattr(args, "token_auth_file", None),
             limits=_limits(args),
             audit_log=getattr(args, "audit_log", None),
             audit_policy=getattr(args, "audit_policy", None),
@@ -225,6 +229,9 @@ class Plane:
         # Only now is the folder known to be ours alone.
         _keep_fleet(options)
         pki = self._pki(server)
+        server.accounts.key = signing_key(pki.folder / "ca.key")
+        if options.token_file is not None:
+            server.authenticator.sources.append(static_tokens(options.token_file))
         server.agents = Agents(pki.agents_context())
         await self._listen(server, pki)
         clients = {
