@@ -56,11 +56,13 @@ class Classes:
         self._alternatives = [
             alternative for claim in plan.claims for request in claim.requests for alternative in request.alternatives
         ]
-        self._attributes = list(dict.fromkeys(c.attribute for claim in plan.claims for c in claim.constraints))
+        named = [c.attribute for claim in plan.claims for c in (*claim.constraints, *claim.wishes)]
+        self._attributes = list(dict.fromkeys(named))
         #: Names without a domain are looked up differently, and derived attributes are computed: nothing is shared.
         self._shared = not plan.derived and all("/" in attribute for attribute in self._attributes)
-        #: Whether a node was seen on which the claims can have partitions, of which some spoil more than others.
-        self.partial = False
+        #: Whether nodes differ for the claims: one was seen on which they can have partitions, of which some spoil more
+        #: than others, or they prefer something.
+        self.partial = any(claim.wishes for claim in plan.claims)
         self._kinds: dict[Key, PoolKind] = {}
         self._kind_of: dict[int, PoolKind] = {}
         self._known: dict[Key, NodeClass] = {}

@@ -15,6 +15,8 @@ class Fits:
     allocations: tuple[AllocationResult, ...]
     #: How much of what could be given out on the node before can no longer be (policy ``drakkar``).
     lost: float = 0.0
+    #: Weight of the preferred constraints that are not kept.
+    unmet: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -196,6 +196,8 @@ class ClaimPlan:
     requests: tuple[RequestPlan, ...]
     constraints: tuple[ConstraintPlan, ...]
     constraint_fault: FaultNote | None
+    #: Preferred constraints, see :mod:`drakkar.allocator.wishes`.
+    wishes: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -22,11 +22,12 @@ from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.nodes import NodeNames, mask_of
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
-from drakkar.allocator.ranking import Ranking
+from drakkar.allocator.ranking import Loss, Ranking
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution, allocations, solution, writable
-from drakkar.allocator.search import BudgetSpent
+from drakkar.allocator.search import BudgetSpent, Search
 from drakkar.allocator.stages import first_solution
+from drakkar.allocator.wishes import Granted, all_wishes, wishes_of, with_wishes
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
@@ -40,6 +41,8 @@ UNDECIDED_CURE: Final = (
 )
 #: Steps that a search may take on a node when nodes are only compared.
 RANKING_BUDGET: Final = 2_000
+#: Steps that a search for what is only preferred may take.
+WISH_BUDGET: Final = 2_000
 _PLAN_LIMIT: Final = 256
 POLICIES: Final = ("drakkar", "upstream")
 
@@ -101,7 +104,7 @@ class _Memory:
 class Problem:
     """Claims to be allocated together, for one pod. Make one with :func:`prepare`."""
 
-    __slots__ = ("_classes", "_share_id", "_tasks", "claims", "plan", "snapshot")
+    __slots__ = ("_classes", "_share_id", "_tasks", "_wishes", "claims", "plan", "snapshot")
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class Problem:
         known = plan.known
         self._classes = known if isinstance(known, Classes) else Classes(plan)
         plan.known = self._classes
+        self._wishes = all_wishes(plan)
 
     # All nodes.
 
@@ -140,7 +144,8 @@ class Problem:
         return Feasible(NodeNames(0, order), named(memory.refusal, self.claims))
 
     def ranked(self) -> Sequence[str]:
-        """The nodes of :meth:`feasible`, those first on which the claims lose least of what could be given out later.
+        """The nodes of :meth:`feasible`, the best first: where most of what the claims prefer can be kept, then where
+        they lose least of what could be given out later.
 
         In the order of the inventory where nothing is to be lost, and under policy ``upstream``.
         """
@@ -153,12 +158,13 @@ class Problem:
         memory.ranking.update(self._score)
         return memory.ranking.names()
 
-    def _score(self, name: str) -> tuple[float | None, bool]:
+    def _score(self, name: str) -> tuple[Loss | None, bool]:
         known = self._class_of(name)
         searched = known.solution is None and not known.refuted
         if searched and isinstance(self.solve(name, RANKING_BUDGET), GaveUp | Failed):
-            return inf, True
-        return known.solution.lost if known.solution is not None else None, searched
+            return (inf, inf), True
+        found = known.solution
+        return (found.unmet, found.lost) if found is not None else None, searched
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot
@@ -343,10 +349,10 @@ class Problem:
         if task.too_large is not None or task.incomplete is not None:
             return NoFit(named(self._reason(node_name), self.claims))
         try:
-            found = best_fit(task) if self._classes.partial else None
-            lost = 0.0 if found is None else loss_of(task, found)
-            if found is None:
-                found = first_solution(task, budget)
+            found = self._search(task, budget)
+            unmet = 0
+            if found is not None and self._wishes:
+                found, unmet = self._grant(task, found)
         except BudgetSpent:
             reason = Reason(
                 reason="undecided",
@@ -357,7 +363,8 @@ class Problem:
             )
             return GaveUp(named(reason, self.claims))
         if found is not None:
-            known.solution = solution(task, found, lost)
+            lost = loss_of(task, found) if self._classes.partial else 0.0
+            known.solution = solution(task, found, lost, unmet)
             return self._fits(known.solution, node)
         invalid = next((entry for entry in task.view.broken if entry.view.status == "invalid"), None)
         if invalid is not None and self.plan.policy == "upstream":
@@ -365,9 +372,33 @@ class Problem:
         known.refuted = True
         return NoFit(named(self._reason(node_name), self.claims))
 
+    def _search(self, task: NodeTask, budget: int) -> Search | None:
+        found = best_fit(task) if self._classes.partial else None
+        return found if found is not None else first_solution(task, budget)
+
+    def _grant(self, task: NodeTask, found: Search) -> tuple[Search, int]:
+        """The solution that keeps most of what is preferred, and the weight of what it does not."""
+        try:
+            every = self._search(with_wishes(task, self._wishes), WISH_BUDGET)
+        except BudgetSpent:
+            every = None
+        if every is not None:
+            return every, 0
+        granted: Granted = ()
+        for wish in self._wishes:
+            try:
+                better = self._search(with_wishes(task, (*granted, wish)), WISH_BUDGET)
+            except BudgetSpent:
+                continue
+            if better is not None:
+                found, granted = better, (*granted, wish)
+        return found, sum(wish.weight for _, wish in self._wishes) - sum(wish.weight for _, wish in granted)
+
     def _fits(self, found: Solution, node: Node) -> Fits:
         view = self.snapshot.view(node.name)
-        return Fits(allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id), found.lost)
+        return Fits(
+            allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id), found.lost, found.unmet
+        )
 
 
 def prepare(
@@ -384,11 +415,14 @@ def prepare(
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     specs = [claim.spec for claim in claims]
-    key = plan_key(specs, policy)
+    wishes = () if policy == "upstream" else tuple([wishes_of(claim).wishes for claim in claims])
+    key = (plan_key(specs, policy), wishes)
     plans = snapshot.shared.plans
     plan = plans.pop(key, None)
     if not isinstance(plan, Plan) or not plan.current(snapshot):
         plan = make_plan(specs, snapshot, policy)
+        if any(wishes):
+            plan.claims = tuple(replace(c, wishes=w) for c, w in zip(plan.claims, wishes, strict=True))
         while len(plans) >= _PLAN_LIMIT:
             del plans[next(iter(plans))]
     plans[key] = plan

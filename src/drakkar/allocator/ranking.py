@@ -16,8 +16,10 @@ from drakkar.inventory.snapshot import NodeOrder
 #: Nodes of which the loss is found out at a time; the others stand behind until the next time.
 _AT_A_TIME: Final = 256
 
+#: Weight of what is preferred and cannot be kept, and what is lost for later.
+Loss = tuple[float, float]
 #: Loss of a node, and whether a search was needed to know it; None for a node that does not fit after all.
-Score = Callable[[str], tuple[float | None, bool]]
+Score = Callable[[str], tuple[Loss | None, bool]]
 
 
 class Ranking:
@@ -25,8 +27,8 @@ class Ranking:
 
     def __init__(self, order: NodeOrder, mask: int) -> None:
         self.order = order
-        self._sets: dict[float, int] = {}
-        self._loss: dict[int, float] = {}
+        self._sets: dict[Loss, int] = {}
+        self._loss: dict[int, Loss] = {}
         #: Nodes to be looked at, and those of them that are feasible.
         self._stale: dict[str, None] = dict.fromkeys(NodeNames(mask, order))
         self._unknown = mask

@@ -45,9 +45,11 @@ class Solution:
     claims: tuple[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]], ...]
     #: What cannot be given out any more on the node, see :mod:`drakkar.allocator.fitness`.
     lost: float = 0.0
+    #: Weight of the preferred constraints that it does not keep.
+    unmet: int = 0
 
 
-def solution(task: NodeTask, search: Search, lost: float = 0.0) -> Solution:
+def solution(task: NodeTask, search: Search, lost: float = 0.0, unmet: int = 0) -> Solution:
     """The finished search's choice."""
     places = task.view.places
     claims: list[tuple[tuple[Choice, ...], list[DeviceAllocationConfiguration]]] = []
@@ -58,7 +60,7 @@ def solution(task: NodeTask, search: Search, lost: float = 0.0) -> Solution:
         ]
         choices = tuple(Choice(one.need.alternative, *places[one.position], one.consumed, one.shared) for one in taken)
         claims.append((choices, _config(task.plan.claims[number], chosen)))
-    return Solution(tuple(claims), lost)
+    return Solution(tuple(claims), lost, unmet)
 
 
 def allocations(

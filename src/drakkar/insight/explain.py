@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from drakkar import allocator
-from drakkar.allocator import Fits, Reason
+from drakkar.allocator import Fits, Reason, wishes
 from drakkar.api import objects
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
@@ -130,6 +130,9 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
         special = cluster.special_claim(objects.uid_of(obj))
         held = [*held, special] if special is not None else held
         notes = [broken.message for claim in held if (broken := taint_on(cluster, claim)) is not None]
+        for claim in held:
+            if claim.status.allocation is not None:
+                notes += wishes.told(cluster.inventory.snapshot(), claim, claim.status.allocation)
         return Explanation(
             **base,
             state="running",
@@ -152,6 +155,8 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             for claim, allocation in decision.allocations
             for result in allocation.devices.results or ()
         ]
+        snapshot = cluster.inventory.snapshot()
+        notes += [line for found in decision.allocations for line in wishes.told(snapshot, *found)]
         message = f"nothing is in the way: the pod fits on node {decision.node}"
         return Explanation(
             **base,
@@ -300,6 +305,7 @@ def _claim(listed: list[Object], obj: Object, policy: str, now: float, full: boo
         state, missing = binding_state(claim, now)
         notes += [broken.message] if broken is not None else []
         notes += [missing] if state is not Binding.READY else []
+        notes += wishes.told(cluster.inventory.snapshot(), claim, claim.status.allocation)
         nodes = cluster.named_by(claim.status.allocation.nodeSelector)
         where = "any node" if claim.status.allocation.nodeSelector is None else "nodes with the labels that it names"
         message = f"the claim has its devices; they can be used on {_some(nodes) if nodes is not None else where}"

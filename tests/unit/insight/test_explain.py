@@ -130,6 +130,22 @@ def test_a_gang_is_explained_as_one() -> None:
     assert explain([*WORLD, group, *claims, *pods[:2]], "p-0").message.endswith("or more only.")
 
 
+def test_what_a_claim_prefers_is_told() -> None:
+    wish = '[{"matchAttribute": "gpu.example.com/root", "weight": 3}]'
+    wanted = claim("c", 2, annotations={"drakkar.dev/preferred-constraints": wish})
+    gpus = node_slice("a", 2)
+    for root, device in enumerate(gpus["spec"]["devices"]):
+        device["attributes"] = {"root": {"int": root}}
+    world = [node("a"), device_class(), gpus]
+    line = "prefers matchAttribute gpu.example.com/root (weight 3): not fulfilled"
+    assert line in explain([*world, wanted, pod("p", "c")], "p").notes
+    held = allocated(wanted, "a", "gpu-0", "gpu-1", reserved=("p",))
+    assert line in explain([*world, held], "c").notes
+    assert line in explain([*world, held, pod("p", "c", node="a")], "p").notes
+    gpus["spec"]["devices"][1]["attributes"] = {"root": {"int": 0}}
+    assert "prefers matchAttribute gpu.example.com/root (weight 3): fulfilled" in explain([*world, held], "c").notes
+
+
 def test_the_default_text_is_short() -> None:
     claims = [claim(f"c{i}", 9) for i in range(30)]
     found = explain([*WORLD, *claims, pod("p", *(f"c{i}" for i in range(30)))], "p")
