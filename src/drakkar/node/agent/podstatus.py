@@ -15,6 +15,8 @@ from drakkar.client.writes import Patch
 from drakkar.node.agent.shims import Exit
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
+#: Reason of a container that has ended and waits for its next start.
+BACK_OFF = "CrashLoopBackOff"
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +167,9 @@ def _container(slot: Slot, initialized: bool) -> Object:
     }
     if slot.identity:
         status["containerID"] = slot.identity
-    if slot.last is not None:
+    if slot.exit is not None and _waits(slot):
+        status["lastState"] = {"terminated": _terminated(slot.exit, slot.identity, slot.message)}
+    elif slot.last is not None:
         status["lastState"] = {"terminated": _terminated(slot.last, slot.last_identity)}
     if slot.devices:
         status["allocatedResourcesStatus"] = slot.devices
@@ -176,10 +180,14 @@ def _state(slot: Slot, initialized: bool) -> Object:
     if slot.running:
         assert slot.started_at is not None
         return {"running": {"startedAt": timestamp(slot.started_at)}}
-    if slot.exit is not None:
+    if slot.exit is not None and not _waits(slot):
         return {"terminated": _terminated(slot.exit, slot.identity, slot.message)}
     reason, message = slot.waiting if initialized or slot.waiting[0] != "ContainerCreating" else ("PodInitializing", "")
     return {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
+
+
+def _waits(slot: Slot) -> bool:
+    return slot.waiting[0] == BACK_OFF
 
 
 def _terminated(ended: Exit, identity: str, message: str = "") -> Object:

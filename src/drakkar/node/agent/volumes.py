@@ -66,7 +66,7 @@ class Volumes:
         for volume in [*children(pod, "spec", "volumes"), *_access(pod)]:
             try:
                 self._places[volume["name"]] = await self._make(pod, volume, configs)
-            except ContainerProblem as problem:
+            except (ContainerProblem, VolumeProblem) as problem:
                 raise VolumeProblem(f'volume "{volume["name"]}": {problem}') from None
             except OSError as error:
                 words = f"{error.strerror or error}: {error.filename}"
@@ -117,8 +117,7 @@ class Volumes:
         else:
             kind = next((key for key in volume if key != "name"), "no source")
             raise VolumeProblem(
-                f'volume "{volume["name"]}": {kind} is not supported; there are emptyDir, hostPath, configMap, secret, '
-                "projected and downwardAPI"
+                f"{kind} is not supported; there are emptyDir, hostPath, configMap, secret, projected and downwardAPI"
             )
         return place
 

@@ -30,7 +30,7 @@ from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
 from drakkar.node.agent.network import Attachment
-from drakkar.node.agent.podstatus import INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
+from drakkar.node.agent.podstatus import BACK_OFF, INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
 from drakkar.node.agent.probes import Probes
 from drakkar.node.agent.runtime import ContainerProblem, Plan
 from drakkar.node.agent.shims import Attempt
@@ -73,6 +73,8 @@ class Worker:
         self._attempts: dict[str, Attempt] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
+        # The pause before the next start, and the one that would come after it.
+        self._paused: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._where = Where(context.host_ip, text(pod, "status", "podIP"))
         self._attached: Attachment | None = None
@@ -255,6 +257,9 @@ class Worker:
                 return None
         wait = self._not_before.get(slot.name, 0.0) - self._context.clock.monotonic()
         if wait > 0:
+            if slot.exit is not None:
+                where = f"container={slot.name} pod={name_of(self.pod)}_{namespace_of(self.pod)}({self.uid})"
+                slot.waiting = (BACK_OFF, f"back-off {self._paused[slot.name]:g}s restarting failed {where}")
             return wait
         if slot.exit is not None:
             await self._clear(slot)
@@ -386,7 +391,7 @@ class Worker:
 
     def _delay(self, slot: Slot) -> None:
         """The next start comes at once after the first end, then later and later."""
-        pause = self._pauses.get(slot.name, 0.0)
+        pause = self._paused[slot.name] = self._pauses.get(slot.name, 0.0)
         self._not_before[slot.name] = self._context.clock.monotonic() + pause
         self._pauses[slot.name] = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
 
@@ -416,8 +421,6 @@ class Worker:
         context = self._context
         for slot in self._slots:
             slot.devices = context.healths.status(context.claims.of_container(self.pod, slot.spec))
-            if slot.exit is not None and slot.waiting[0] != "CrashLoopBackOff" and self._starts_again(slot):
-                slot.waiting = ("CrashLoopBackOff", "")
 
     def _until_deadline(self) -> float:
         deadline = at(self.pod, "spec", "activeDeadlineSeconds")
@@ -441,6 +444,9 @@ class Worker:
         for task in self._probes.values():
             task.cancel()
         self._probes.clear()
+        for slot in self._slots:
+            # Whatever has ended does not start again.
+            slot.waiting = ("ContainerCreating", "")
 
     async def _stop(self) -> float:
         """Ask the containers to end, kill them when their time is over, then undo everything. Raises ClaimProblem."""
