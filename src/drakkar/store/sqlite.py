@@ -37,6 +37,10 @@ APPLICATION_ID = 0x44726B72
 _BLOCK = 1000
 #: Pages of the write-ahead log after which it is copied into the file (4 kB each).
 _CHECKPOINT_PAGES = 2000
+#: Bytes that the write-ahead log keeps on disk once it has been copied.
+_LOG_BYTES = 16 << 20
+#: Pages that nothing uses, above which (and above half of all) the file is made smaller at the start.
+_SLACK_PAGES = 4000
 _HEADER = 100
 #: Errors of writing that leave what is on disk as it was; a failed fsync is none of them.
 _WRITE_FAILED = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE})
@@ -373,7 +377,10 @@ def _newer(path: Path, version: int) -> StoreProblem:
 
 def _damaged(path: Path, why: str) -> StoreProblem:
     text = " ".join(why.split())
-    return StoreProblem(f"{path} is damaged ({text}); restore a backup or choose another folder with --data")
+    return StoreProblem(
+        f"{path} is damaged ({text}); bring back a backup with `drakkar restore FILE --data {path.parent} --force`, "
+        "or choose another folder with --data"
+    )
 
 
 def _connect(path: Path, synchronous: str, new: bool) -> apsw.Connection:
@@ -393,21 +400,38 @@ def _connect(path: Path, synchronous: str, new: bool) -> apsw.Connection:
         connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}").fetchall()
-        _migrate(connection)
+        connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}").fetchall()
+        _migrate(connection, path)
+        _shrink(connection)
     except (apsw.Error, OSError) as error:
         raise StoreProblem(f"cannot open {path}: {error}; choose another folder with --data") from None
     return connection
 
 
-def _migrate(connection: apsw.Connection) -> None:
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    """Brings data of an older version up to date, step by step; a copy of the old data stays."""
     row = connection.execute("SELECT value FROM meta WHERE key='schemaVersion'").fetchone()
     version = int(str(row[0])) if row is not None else SCHEMA_VERSION
+    if version < SCHEMA_VERSION:
+        copy = path.with_name(f"{path.name}.schema-{version}")
+        copy.unlink(missing_ok=True)
+        connection.execute("VACUUM INTO ?", (str(copy),)).fetchall()
+        os.chmod(copy, 0o600)
     while version < SCHEMA_VERSION:
         with connection:
             _MIGRATIONS[version](connection)
             version += 1
             connection.execute("UPDATE meta SET value=? WHERE key='schemaVersion'", (str(version),))
             connection.execute(f"PRAGMA user_version={version}")
+
+
+def _shrink(connection: apsw.Connection) -> None:
+    """Gives back the space of what was deleted, where that is most of the file."""
+    free = int(str((connection.execute("PRAGMA freelist_count").fetchone() or (0,))[0]))
+    pages = int(str((connection.execute("PRAGMA page_count").fetchone() or (0,))[0]))
+    if free > _SLACK_PAGES and free > pages // 2:
+        with contextlib.suppress(apsw.FullError):  # the larger file serves as well
+            connection.execute("VACUUM").fetchall()
 
 
 def _read_revision(connection: apsw.Connection) -> int:

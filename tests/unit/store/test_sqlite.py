@@ -137,7 +137,7 @@ def test_no_room_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> N
         store = SqliteBackend(tmp_path / "store.db")
         (one,) = await store.commit([Write("/a", 0, b"1")])
         assert isinstance(one, int)
-        pages = store._connection.execute("PRAGMA page_count").fetchall()[0][0]
+        pages = int(str(store._connection.execute("PRAGMA page_count").fetchall()[0][0]))
         store._connection.execute(f"PRAGMA max_page_count={pages + 3}").fetchall()
         fits, big, also = await store.commit(
             [Write("/fits", 0, b"2"), Write("/big", 0, b"x" * 1_000_000), Write("/a", one, b"3")]
