@@ -10,6 +10,7 @@ import msgspec
 
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import (
+    CSINODE,
     DEVICECLASS,
     DEVICETAINTRULE,
     NAMESPACE,
@@ -41,7 +42,7 @@ READ: tuple[Kind, ...] = (
     POD,
 )
 #: Kinds that a placement can depend on besides; what an explanation needs is both.
-DUMPED: tuple[Kind, ...] = (*READ, NAMESPACE, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM, PODGROUP)
+DUMPED: tuple[Kind, ...] = (*READ, NAMESPACE, PERSISTENTVOLUME, PERSISTENTVOLUMECLAIM, PODGROUP, CSINODE)
 #: Attempts to read a state that nobody changed meanwhile.
 ATTEMPTS = 5
 

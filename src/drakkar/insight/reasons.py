@@ -88,6 +88,7 @@ def cluster_of(found: Iterable[Object]) -> Cluster:
         "Pod": cluster.set_pod,
         "Namespace": cluster.set_namespace,
         "PodGroup": cluster.set_group,
+        "CSINode": cluster.volumes.set_csi_node,
         "PersistentVolume": cluster.volumes.set_volume,
         "PersistentVolumeClaim": cluster.volumes.set_claim,
     }

@@ -16,6 +16,7 @@ from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
 from drakkar.api.groups import group_index
 from drakkar.api.kinds import (
+    CSINODE,
     DEVICECLASS,
     DEVICETAINTRULE,
     NAMESPACE,
@@ -153,6 +154,7 @@ class Scheduler:
             PERSISTENTVOLUME: self._on_volume,
             PERSISTENTVOLUMECLAIM: self._on_volume_claim,
             PODGROUP: self._on_group,
+            CSINODE: self._on_csi_node,
         }
         for kind, handler in subscriptions.items():
             self._caches.of(kind).subscribe(handler)
@@ -180,6 +182,13 @@ class Scheduler:
             self.cluster.set_group(group)
             self.queue.happened(Cause.GROUP, claim=f"podgroup {key_of(group)}")
 
+    def _on_csi_node(self, event: str, _: Object | None, obj: Object) -> None:
+        if event == "DELETED":
+            self.cluster.volumes.remove_csi_node(name_of(obj))
+        else:
+            self.cluster.volumes.set_csi_node(obj)
+            self.queue.happened(Cause.VOLUME)
+
     def _on_volume(self, event: str, _: Object | None, volume: Object) -> None:
         if event == "DELETED":
             self.cluster.volumes.remove_volume(name_of(volume))
@@ -203,11 +212,11 @@ class Scheduler:
 
     def _on_slice(self, event: str, _: Any, item: resource.ResourceSlice) -> None:
         if event == "DELETED":
-            # Devices only disappear here: that makes nobody fit.
             self.cluster.remove_slice(item.metadata.name)
         else:
             self.cluster.set_slice(item)
-            self.queue.happened(Cause.DEVICE, driver=item.spec.driver)
+        # Also when one goes: a pool with a slice too many is whole from then on.
+        self.queue.happened(Cause.DEVICE, driver=item.spec.driver)
 
     def _on_rule(self, event: str, _: Any, item: resource.DeviceTaintRule) -> None:
         if event == "DELETED":

@@ -4,11 +4,13 @@ The scheduler binds no volumes: a pod waits until its PersistentVolumeClaims are
 else, and then runs where the PersistentVolumes can be reached. Kinds of volumes that would
 need more than this make the pod wait, with the reason.
 
-Semantics as in Kubernetes' VolumeBinding, VolumeZone and VolumeRestrictions filters, for bound volumes.
+Semantics as in the filters VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits of Kubernetes, for
+bound volumes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from drakkar.api.meta import Object
@@ -39,6 +41,8 @@ class Volumes:
     def __init__(self) -> None:
         self._claims: dict[str, Object] = {}
         self._volumes: dict[str, Object] = {}
+        #: Node → CSI driver → how many volumes it attaches there at most.
+        self._limits: dict[str, dict[str, int]] = {}
 
     def set_claim(self, claim: Object) -> None:
         """Takes over a PersistentVolumeClaim."""
@@ -55,6 +59,36 @@ class Volumes:
     def remove_volume(self, name: str) -> None:
         """Forgets a PersistentVolume."""
         self._volumes.pop(name, None)
+
+    def set_csi_node(self, obj: Object) -> None:
+        """Takes over a CSINode: how many volumes its drivers attach."""
+        self._limits[name_of(obj)] = {
+            driver["name"]: int(limit)
+            for driver in children(obj, "spec", "drivers")
+            if (limit := at(driver, "allocatable", "count")) is not None
+        }
+
+    def remove_csi_node(self, name: str) -> None:
+        """Forgets a CSINode."""
+        self._limits.pop(name, None)
+
+    def too_many(self, pod: PodView, node: Node) -> bool:
+        """Whether a CSI driver would have to attach more volumes to the node than it can."""
+        limits = self._limits.get(node.name)
+        if not limits:
+            return False
+        there = {handle for other in node.pods.values() for handle in self._attached(other)}
+        wanted = set(self._attached(pod)) - there
+        counts = Counter(driver for driver, _ in (*there, *wanted))
+        return any(counts[driver] > limits[driver] for driver in {name for name, _ in wanted} if driver in limits)
+
+    def _attached(self, pod: PodView) -> Iterator[tuple[str, str]]:
+        """CSI driver and handle of each bound volume of a pod."""
+        for name, _ in claim_names(pod):
+            volume = self._volumes.get(text(self._claims.get(f"{pod.namespace}/{name}"), "spec", "volumeName"))
+            driver = text(volume, "spec", "csi", "driver")
+            if driver:
+                yield driver, text(volume, "spec", "csi", "volumeHandle")
 
     def of(self, pod: PodView) -> BoundVolumes | Refusal:
         """The volumes of a pod, or what keeps it from every node."""
@@ -91,7 +125,7 @@ class Volumes:
             bound.append(found)
             if "ReadWriteOncePod" in texts(claim, "spec", "accessModes"):
                 lone.append(name)
-        return BoundVolumes(pod, bound, lone)
+        return BoundVolumes(self, pod, bound, lone)
 
 
 def claim_names(pod: PodView) -> Iterator[tuple[str, bool]]:
@@ -107,7 +141,8 @@ def claim_names(pod: PodView) -> Iterator[tuple[str, bool]]:
 class BoundVolumes:
     """The PersistentVolumes of one pod, all bound; ``lone`` are claims that only one pod may use."""
 
-    def __init__(self, pod: PodView, volumes: list[Object], lone: list[str]):
+    def __init__(self, known: Volumes, pod: PodView, volumes: list[Object], lone: list[str]):
+        self._known = known
         self._pod = pod
         self._volumes = volumes
         self.lone = frozenset(lone)
@@ -128,6 +163,8 @@ class BoundVolumes:
             required = at(volume, "spec", "nodeAffinity", "required")
             if required and not node_selector_matches(required, node.labels, node.name):
                 return refusal("node(s) had volume node affinity conflict", Cause.VOLUME)
+        if self._known.too_many(self._pod, node):
+            return refusal("node(s) exceed max volume count", Cause.VOLUME, Cause.ROOM)
         return None
 
 

@@ -147,6 +147,8 @@ def cluster(*objects: dict[str, Any]) -> Cluster:
                 made.set_namespace(obj)
             case "PersistentVolume":
                 made.volumes.set_volume(obj)
+            case "CSINode":
+                made.volumes.set_csi_node(obj)
             case "PersistentVolumeClaim":
                 made.volumes.set_claim(obj)
             case "DeviceTaintRule":

@@ -101,3 +101,26 @@ def test_a_volume_for_one_pod_only() -> None:
 def test_volumes_that_need_nothing() -> None:
     volumes = [{"name": "v", "emptyDir": {}}, {"name": "w", "configMap": {"name": "x"}}, {"name": "x", "csi": {}}]
     assert isinstance(decide(cluster(node("a")), view(pod("p", volumes=volumes))), Placement)
+
+
+def test_attach_limits_of_csi_drivers() -> None:
+    def volume_of(number: int) -> list[dict[str, Any]]:
+        claim, there = volume_claim(f"pv-{number}"), volume()
+        claim["metadata"]["name"] = f"data-{number}"
+        there["metadata"]["name"] = f"pv-{number}"
+        there["spec"]["csi"] = {"driver": "csi.example.com", "volumeHandle": f"handle-{number}"}
+        return [claim, there]
+
+    limit = {"name": "csi.example.com", "allocatable": {"count": 2}}
+    csi = {"kind": "CSINode", "metadata": {"name": "a"}, "spec": {"drivers": [limit, {"name": "other"}]}}
+    volumes = [obj for number in range(3) for obj in volume_of(number)]
+    there = [using(f"x-{number}", f"data-{number}", "a") for number in range(2)]
+    state = cluster(node("a"), csi, *volumes, *there)
+    refused = decide(state, view(using("p", "data-2")))
+    assert isinstance(refused, Pending)
+    assert refused.message == "0/1 nodes are available: 1 node(s) exceed max volume count."
+    assert refused.causes == {Cause.NODE, Cause.VOLUME, Cause.ROOM}
+    # A volume that is attached already needs no more.
+    assert isinstance(decide(state, view(using("p", "data-1"))), Placement)
+    state.remove_pod("pod-x-0")
+    assert isinstance(decide(state, view(using("p", "data-2"))), Placement)
