@@ -65,8 +65,9 @@ class SocketClient:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        await self._channel.close()
+    async def close(self, grace: float | None = None) -> None:
+        """Calls in flight get `grace` seconds to end."""
+        await self._channel.close(grace)
 
     def connected(self) -> bool:
         """Whether the connection stands; if not, it is tried, so that asking again later tells more."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from drakkar.api.clock import Clock
 from drakkar.node.agent.folder import FolderWatch
 from drakkar.plugin import wire
-from drakkar.plugin.grpc_client import PluginError, SocketClient, choose_dra, choose_health
+from drakkar.plugin.grpc_client import CALL_TIMEOUT, PluginError, SocketClient, choose_dra, choose_health
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class Plugins:
         self._known: dict[_Key, asyncio.Task[None]] = {}
         self._by_key: dict[_Key, Instance] = {}
         self._told: dict[str, bool] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def drivers(self) -> list[str]:
         """Names of the registered drivers."""
@@ -87,6 +88,9 @@ class Plugins:
             for instances in list(self._instances.values()):
                 for instance in list(instances):
                     await self._drop(instance)
+            for task in list(self._closing):
+                task.cancel()
+            await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _scan(self) -> None:
         found: set[_Key] = set()
@@ -170,7 +174,10 @@ class Plugins:
         for task in instance.tasks:
             task.cancel()
         await asyncio.gather(*instance.tasks, return_exceptions=True)
-        await instance.client.close()
+        # A call that is under way may still be answered; nobody waits for that here.
+        closing = asyncio.create_task(instance.client.close(CALL_TIMEOUT), name=f"close-{instance.driver}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
         self._tell(instance.driver)
 
     async def _watch_health(self, instance: Instance, version: str) -> None:
