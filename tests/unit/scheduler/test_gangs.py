@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from drakkar.api.kinds import DEVICECLASS, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE
 from drakkar.api.objects import condition, pod_node
+from drakkar.api.wire import Request, Response
 from drakkar.apiserver import open_server
 from drakkar.cli.plane import IDENTITIES
 from drakkar.client import Client, MemoryTransport, SystemClock
@@ -213,3 +216,47 @@ def test_a_claim_of_the_group_is_reserved_for_the_group() -> None:
 def _fresh(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in ("uid", "resourceVersion")}
     return {**obj, "metadata": metadata}
+
+
+@pytest.mark.parametrize("writes", range(10))
+def test_a_gang_survives_the_death_of_its_scheduler(writes: int) -> None:
+    """Own claims and a shared one, three pods; the process dies after ``writes`` writes, the next run ends it."""
+
+    async def scenario() -> None:
+        fabric = node_slice("fabric", 1)
+        del fabric["spec"]["nodeName"]
+        fabric["spec"]["allNodes"] = True
+        server = server_with(
+            *((NODE, node(n)) for n in "ab"),
+            (DEVICECLASS, device_class()),
+            *((RESOURCESLICE, node_slice(n, 4)) for n in "ab"),
+            (RESOURCESLICE, fabric),
+            (RESOURCECLAIM, claim("shared")),
+            *((RESOURCECLAIM, claim(f"c-{i}")) for i in range(3)),
+            (PODGROUP, gang(3)),
+            *((POD, member(f"p-{i}", "shared", f"c-{i}")) for i in range(3)),
+        )
+        done = 0
+        dead = asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            nonlocal done
+            if request.method in ("PATCH", "POST"):
+                if done == writes:
+                    dead.set()
+                    await asyncio.Event().wait()
+                done += 1
+            return await server.handle(request)
+
+        async with Running(server, handle):
+            await asyncio.wait_for(dead.wait(), 5)
+        before = holders(server)
+        async with Running(server):
+            await until(lambda: all(node_of(server, f"p-{i}") for i in range(3)))
+        after = holders(server)
+        assert sorted(name for names in after.values() for name in names) == ["c-0", "c-1", "c-2", "shared"]
+        assert all(len(names) == 1 for names in after.values())
+        # What was written before the death still stands.
+        assert before.items() <= after.items()
+
+    asyncio.run(scenario())
