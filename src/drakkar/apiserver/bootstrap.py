@@ -29,6 +29,39 @@ _WORK: list[tuple[str, list[str]]] = [
 ]
 
 
+_REVIEWS = [("authentication.k8s.io", ["tokenreviews"]), ("authorization.k8s.io", ["subjectaccessreviews"])]
+_PATHS = ["/healthz", "/livez", "/readyz", "/version", "/version/"]
+
+#: Roles of parts and of everybody, which charts bind to by name.
+_SYSTEM: dict[str, list[Object]] = {
+    "system:auth-delegator": [
+        {"apiGroups": [group], "resources": resources, "verbs": ["create"]} for group, resources in _REVIEWS
+    ],
+    "system:basic-user": [
+        {
+            "apiGroups": ["authorization.k8s.io"],
+            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+            "verbs": ["create"],
+        },
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
+    ],
+    "system:discovery": [
+        {"nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PATHS], "verbs": ["get"]}
+    ],
+    "system:public-info-viewer": [{"nonResourceURLs": _PATHS, "verbs": ["get"]}],
+    "system:service-account-issuer-discovery": [
+        {"nonResourceURLs": ["/.well-known/openid-configuration", "/openid/v1/jwks"], "verbs": ["get"]}
+    ],
+    "system:node-bootstrapper": [
+        {
+            "apiGroups": ["certificates.k8s.io"],
+            "resources": ["certificatesigningrequests"],
+            "verbs": ["create", "get", "list", "watch"],
+        }
+    ],
+}
+
+
 def _role(name: str, rules: list[Object]) -> Object:
     return {"metadata": {"name": name, "labels": dict(_DEFAULTS_LABEL)}, "rules": rules}
 
@@ -59,20 +92,38 @@ def _objects() -> list[tuple[str, str, str, Object]]:
     ]
     edit = _rules(_WORK + secrets, [*_READ, *_WRITE])
     view = _rules([*_WORK, ("", ["namespaces", "serviceaccounts", "resourcequotas", "limitranges"])], _READ)
-    for role in (
-        _role("cluster-admin", everything),
-        _role("admin", [*edit, *_rules([(_RBAC, ["roles", "rolebindings"])], [*_READ, *_WRITE])]),
-        _role("edit", edit),
-        _role("view", view),
-    ):
+    rights = _rules([(_RBAC, ["roles", "rolebindings"])], [*_READ, *_WRITE])
+    roles = [_role("cluster-admin", everything)]
+    # What the three roles for users hold stands in roles of its own, beside which charts put theirs.
+    for name, rules, into in (("admin", rights, ()), ("edit", edit, ("admin",)), ("view", view, ("edit",))):
+        own = _role(f"system:aggregate-to-{name}", rules)
+        own["metadata"]["labels"][f"{_RBAC}/aggregate-to-{name}"] = "true"
+        roles.append(own)
+        whole = _role(name, [])
+        whole["aggregationRule"] = {"clusterRoleSelectors": [{"matchLabels": {f"{_RBAC}/aggregate-to-{name}": "true"}}]}
+        for above in into:
+            whole["metadata"]["labels"][f"{_RBAC}/aggregate-to-{above}"] = "true"
+        roles.append(whole)
+    roles += [_role(name, rules) for name, rules in _SYSTEM.items()]
+    for role in roles:
         found.append((_RBAC, "v1", "clusterroles", role))
-    binding: Object = {
-        "metadata": {"name": "cluster-admin", "labels": dict(_DEFAULTS_LABEL)},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": "system:masters"}],
-    }
-    found.append((_RBAC, "v1", "clusterrolebindings", binding))
+    for name, group in (
+        ("system:basic-user", "system:authenticated"),
+        ("system:discovery", "system:authenticated"),
+        ("system:public-info-viewer", "system:authenticated"),
+        ("system:service-account-issuer-discovery", "system:serviceaccounts"),
+    ):
+        found.append((_RBAC, "v1", "clusterrolebindings", _binding(name, group)))
+    found.append((_RBAC, "v1", "clusterrolebindings", _binding("cluster-admin", "system:masters")))
     return found
+
+
+def _binding(role: str, group: str) -> Object:
+    return {
+        "metadata": {"name": role, "labels": dict(_DEFAULTS_LABEL)},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
+    }
 
 
 async def create_missing(registry: Registry) -> None:

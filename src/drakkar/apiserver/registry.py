@@ -37,7 +37,7 @@ from drakkar.apiserver.expressions import Expressions
 from drakkar.apiserver.managed import reset_paths
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
-from drakkar.apiserver.rbac import Authorizer
+from drakkar.apiserver.rbac import RBAC, Authorizer
 from drakkar.apiserver.schema import apply_schema_defaults
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.times import Stamps
@@ -95,6 +95,7 @@ class Registry:
         for stored in catalog.stored.values():
             self.add_table(stored)
         self.custom = CustomResources(catalog)
+        self.authorizer = authorizer
         forms = ObjectForms(self.view, self.custom.node)
         self.admission = Admission(
             state, catalog, committer, clock, rng, authorizer, forms, ScaleForms(self.custom.scale_paths)
@@ -241,6 +242,8 @@ class Registry:
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
+        if attributes is not None and stored.group == RBAC:
+            self.authorizer.check_grant(attributes.user, stored.plural, obj, None)
         if attributes is not None and self.admission.configured:
             attributes.name = name
             await self.admission.validate(attributes, obj, None)
@@ -431,6 +434,8 @@ class Registry:
             self.validate(view, new, old, subresource or None)
             if strategy is not None:
                 warnings.extend(strategy.warnings(new, old))
+        if attributes is not None and stored.group == RBAC:
+            self.authorizer.check_grant(attributes.user, stored.plural, new, old)
         if judged and attributes is not None:
             await self.admission.validate(attributes, new, old)
             if moved():

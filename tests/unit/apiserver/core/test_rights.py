@@ -150,6 +150,68 @@ def test_nobody_gives_away_rights_he_does_not_have() -> None:
     play(scene)
 
 
+def test_rights_that_one_has_may_be_handed_on() -> None:
+    async def scene(api: Api) -> None:
+        pods = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["get", "list"]}
+        roles = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["create", "update", "patch"]}
+        await api.post(f"{RBAC}/clusterroles", {"metadata": {"name": "lead"}, "rules": [pods, roles]})
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lead"}
+        subjects = [{"kind": "User", "name": "lead"}]
+        await api.post(f"{RBAC}/clusterrolebindings", {"metadata": {"name": "b"}, "roleRef": ref, "subjects": subjects})
+        lead = api.as_user("lead")
+        path = f"{RBAC}/namespaces/default/roles"
+        named = {**pods, "resources": ["pods"], "resourceNames": ["a"], "verbs": ["get"]}
+        await lead.post(path, {"metadata": {"name": "same"}, "rules": [pods]})
+        await lead.post(path, {"metadata": {"name": "less"}, "rules": [named]})
+        for more in (
+            {**pods, "verbs": ["get", "delete"]},
+            {**pods, "resources": ["*"]},
+            {**pods, "resources": ["pods/log"]},
+            {**pods, "apiGroups": ["apps"]},
+        ):
+            error = await refused(lead.post(path, {"metadata": {"name": "more"}, "rules": [more]}))
+            assert (error.code, "attempting to grant RBAC permissions not currently held" in str(error)) == (403, True)
+        # What is changed counts, not what stood there before.
+        await api.post(path, {"metadata": {"name": "wide"}, "rules": [{**pods, "verbs": ["*"]}]})
+        await lead.patch(f"{path}/wide", {"metadata": {"labels": {"a": "b"}}})
+        assert (await refused(lead.patch(f"{path}/same", {"rules": [{**pods, "verbs": ["*"]}]}))).code == 403
+        binding = {"metadata": {"name": "x"}, "roleRef": ref, "subjects": [{"kind": "User", "name": "eve"}]}
+        bindings = f"{RBAC}/namespaces/default/rolebindings"
+        # A role may be bound by who has all of it, or the verb bind.
+        await lead.post(bindings, binding)
+        binding["roleRef"] = {**ref, "name": "cluster-admin"}
+        binding["metadata"]["name"] = "y"
+        assert (await refused(lead.post(bindings, binding))).code == 403
+        may = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["bind"]}
+        rules = [pods, roles, {**may, "resourceNames": ["cluster-admin"]}]
+        await api.patch(f"{RBAC}/clusterroles/lead", {"rules": rules})
+        await lead.post(bindings, binding)
+
+    play(scene)
+
+
+def test_roles_of_charts_are_added_to_those_for_users() -> None:
+    async def scene(api: Api) -> None:
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}
+        subjects = [{"kind": "User", "name": "dev"}]
+        binding = {"metadata": {"name": "b"}, "roleRef": ref, "subjects": subjects}
+        await api.post(f"{RBAC}/namespaces/default/rolebindings", binding)
+        dev = api.as_user("dev")
+        leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+        assert (await refused(dev.get(leases))).code == 403
+        role = {
+            "metadata": {"name": "chart-view", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+            "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}],
+        }
+        await api.post(f"{RBAC}/clusterroles", role)
+        # View is part of edit, edit of admin.
+        await dev.get(leases)
+        await dev.post(CONFIGMAPS, {"metadata": {"name": "a"}})
+        assert (await refused(dev.post(leases, {"metadata": {"name": "l"}}))).code == 403
+
+    play(scene)
+
+
 def test_parts_of_a_claims_status_have_owners() -> None:
     async def scene(api: Api) -> None:
         scheduler = api.as_user("system:kube-scheduler")
