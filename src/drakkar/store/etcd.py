@@ -56,7 +56,7 @@ _IN_FLIGHT = 4
 #: Keys per page of a load.
 _PAGE = 500
 #: Seconds for one call, and for a write with all its attempts.
-_CALL_TIMEOUT = 5.0
+_CALL_TIMEOUT = 3.0
 _WRITE_TIMEOUT = 15.0
 #: Seconds between attempts.
 _PAUSE = 0.1
@@ -65,8 +65,8 @@ _HISTORY = 300.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -402,9 +402,11 @@ class EtcdBackend:
         return channel
 
     async def _next(self, failed: int) -> None:
-        """Turns to the next endpoint, unless somebody has done so."""
-        if self._at == failed:
+        """Turns to the next endpoint, unless somebody has done so; watches come along."""
+        if self._at == failed and len(self.address.endpoints) > 1:
             self._at = (failed + 1) % len(self.address.endpoints)
+            for call in list(self._watches):
+                call.cancel()
         await asyncio.sleep(_PAUSE)
 
     async def _reach(self, method: str, request: bytes) -> bytes:
@@ -454,11 +456,12 @@ class EtcdBackend:
                 if error.code() not in _AGAIN:
                     raise StoreFailed(f"etcd ended a watch: {_details(error)}") from None
             except asyncio.CancelledError:
+                # Either whoever reads here was cancelled, or the call was: at the end, or to go to another endpoint.
                 task = asyncio.current_task()
-                if not self._closed or (task is not None and task.cancelling()):
+                if task is not None and task.cancelling():
                     raise
-                return
-            await self._next(at)
+            if not self._closed:
+                await self._next(at)
 
     def _records(self, answer: wire.WatchAnswer) -> list[Record]:
         """The changes of one answer, which holds only whole transactions."""
