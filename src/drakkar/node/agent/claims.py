@@ -24,6 +24,7 @@ from drakkar.api.objects import controller_of, key_of, namespace_of, pod_claim_n
 from drakkar.api.resource import v1
 from drakkar.api.tree import children, text
 from drakkar.client.client import Client
+from drakkar.node.agent.failpoints import hit
 from drakkar.node.agent.plugins import Plugins
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record, Torn
@@ -109,8 +110,10 @@ class Claims:
                     continue
                 for driver in _called(claim, _PREPARE):
                     calls.setdefault(driver, []).append(claim)
+            hit("claim-recorded")
             for driver, claims in calls.items():
                 await self._prepare(driver, claims)
+            hit("claim-answered")
             for claim in wanted:
                 self._finish(claim.metadata.uid)
 
@@ -215,6 +218,7 @@ class Claims:
         record = self._records[uid]
         self._fresh.add(uid)
         self._save(msgspec.structs.replace(record, state="prepared"), _on_node(record))
+        hit("claim-prepared")
 
     # For the containers.
 
@@ -304,12 +308,14 @@ class Claims:
                 failed |= {claim.uid: f"driver {driver}: {error}" for claim in asked}
                 continue
             failed |= {uid: f"driver {driver}: {answer.error}" for uid, answer in answers.items() if answer.error}
+        hit("unprepare-called")
         for record in records:
             if record.claimUID not in failed:
                 self._checkpoints.remove(record.claimUID)
                 self._records.pop(record.claimUID, None)
                 self._fresh.discard(record.claimUID)
                 self._locks.pop(record.claimUID, None)
+                hit("claim-forgotten")
         if failed:
             raise ClaimProblem("; ".join(sorted(set(failed.values()))))
 

@@ -139,9 +139,14 @@ class OciRuntime:
 
     async def started(self, identity: str, folder: Path) -> None:
         done = await self._run("start", identity)
-        if done.returncode != 0:
+        if done.returncode != 0 and not await self._has_begun(identity):
             await self.remove(identity, folder)
             raise ContainerProblem("RunContainerError", done.stderr.strip() or "runc start failed")
+
+    async def _has_begun(self, identity: str) -> bool:
+        """Whether somebody has started it before."""
+        state = await self._run("state", identity)
+        return state.returncode == 0 and json.loads(state.stdout).get("status") in ("running", "stopped")
 
     async def signal(self, identity: str, pid: int, number: int) -> None:
         # The first process of its PID namespace takes the others with it.

@@ -118,6 +118,17 @@ class Shim:
             self.report({"error": str(error)})
             self.remember({"exitCode": 128, "error": str(error), "startedAt": started, "finishedAt": time.time()})
             return
+        config = self.config
+        state = {
+            "identity": config["identity"],
+            "shim": os.getpid(),
+            "shimStart": start_time(os.getpid()),
+            "pid": pid,
+            "pidStart": start_time(pid),
+            "startedAt": started,
+            "socket": config["socket"],
+        }
+        write(config["state"], state)
         self.report({"pid": pid})
         status = self.serve(pid, listener)
         ended = {"exitCode": 128 - status if status < 0 else status, "startedAt": started, "finishedAt": time.time()}
@@ -348,12 +359,28 @@ class Shim:
         os.dup2(null, 1)
 
     def remember(self, ended):
-        path = self.config["exit"]
-        with open(f"{path}.new", "w") as file:
-            json.dump(ended, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)
+        write(self.config["exit"], ended)
+
+
+def write(path, content):
+    """A file that is there whole or not at all, also after a power cut."""
+    with open(f"{path}.new", "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+
+
+def start_time(pid):
+    """When a process started, in ticks since boot; 0 when there is none any more."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold anything.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    # A zombie has ended.
+    return 0 if fields[0] == b"Z" else int(fields[19])
 
 
 def _usual_signals():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import struct
@@ -21,12 +22,14 @@ import msgspec
 
 from drakkar.node.agent import shim
 from drakkar.node.agent.runtime import ContainerProblem, Made
+from drakkar.node.agent.shim import start_time
 from drakkar.node.agent.streams import StreamProblem
-from drakkar.plugin.files import write_atomically
 from drakkar.streaming.channels import CLOSE, LONGEST_MESSAGE, RESIZE, STDIN
 
 #: Seconds for a shim to say that its container exists.
 _START = 60.0
+#: Seconds between two looks at a shim that is starting.
+_LOOK = 0.02
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,7 +38,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     argv: list[str]
     env: dict[str, str]
     cwd: str
+    identity: str
     log: str
+    state: str
     exit: str
     socket: str
     longestLog: int
@@ -203,6 +208,8 @@ async def start(
         env=made.env,
         cwd=made.cwd,
         log=str(log),
+        identity=identity,
+        state=str(folder / "state.json"),
         exit=str(folder / "exit.json"),
         socket=f"{short}.sock",
         longestLog=longest_log,
@@ -229,23 +236,14 @@ async def start(
     if "error" in words:
         await asyncio.to_thread(process.wait)
         raise ContainerProblem("CreateContainerError", words["error"])
-    pid: int = words["pid"]
-    state = State(
-        identity=identity,
-        shim=process.pid,
-        shimStart=start_time(process.pid),
-        pid=pid,
-        pidStart=start_time(pid),
-        startedAt=_now(),
-        socket=config.socket,
-    )
-    write_atomically(folder / "state.json", msgspec.json.encode(state), 0o600)
-    return Attempt(folder, state, process)
+    return Attempt(folder, msgspec.json.decode((folder / "state.json").read_bytes(), type=State), process)
 
 
 def _spawn(folder: Path) -> subprocess.Popen[bytes]:
-    # Not by asyncio, which keeps a thread for every process that it waits for.
-    with (folder / "shim.log").open("ab") as complaints:
+    # The lock lasts as long as the shim: while it is held, a state may still be written.
+    with (folder / "shim.log").open("ab") as complaints, (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Not by asyncio, which keeps a thread for every process that it waits for.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", shim.__file__, str(folder / "shim.json")],
             stdin=subprocess.DEVNULL,
@@ -253,6 +251,7 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
             stderr=complaints,
             start_new_session=True,
             cwd="/",
+            pass_fds=[lock.fileno()],
         )
 
 
@@ -262,13 +261,29 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
         return process.stdout.readline()
 
 
-def find(folder: Path) -> Attempt | Exit | None:
-    """What became of the attempt in a folder: it runs or has just ended, it has ended, or it never began."""
+async def find(folder: Path) -> Attempt | Exit | None:
+    """What became of the attempt in a folder: it runs or has just ended, it has ended, or it never began.
+
+    An agent that died in the middle of a start leaves a shim that goes on by itself; its word is waited for.
+    """
+    while not (folder / "state.json").exists() and _locked(folder / "lock"):
+        await asyncio.sleep(_LOOK)
     try:
         state = msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
     except (FileNotFoundError, msgspec.DecodeError):
         return read_exit(folder)
     return Attempt(folder, state)
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def read_exit(folder: Path) -> Exit | None:
@@ -277,17 +292,6 @@ def read_exit(folder: Path) -> Exit | None:
         return msgspec.json.decode((folder / "exit.json").read_bytes(), type=Exit)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def start_time(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 when there is none."""
-    try:
-        # The name of the program, in parentheses, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    # A zombie has ended.
-    return 0 if fields[0] == b"Z" else int(fields[19])
 
 
 def _now() -> float:

@@ -29,6 +29,7 @@ from drakkar.node.agent import shims
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
+from drakkar.node.agent.failpoints import hit
 from drakkar.node.agent.network import Attachment
 from drakkar.node.agent.podstatus import BACK_OFF, INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
 from drakkar.node.agent.probes import Probes
@@ -145,7 +146,7 @@ class Worker:
         """Until nothing of the pod is left, or cancelled: then containers go on."""
         try:
             await asyncio.to_thread(self._remember)
-            self._adopt()
+            await self._adopt()
             while True:
                 self._wake.clear()
                 pause = await self._step()
@@ -173,6 +174,8 @@ class Worker:
         try:
             if self._stopping is not None:
                 return await self._stop()
+            if not self._sandbox and self._ended_before():
+                return 0.0
             if not self._sandbox or self._context.clock.monotonic() - self._refreshed > _LOOK:
                 await self._make_sandbox()
             self._retry = _RETRY
@@ -199,6 +202,15 @@ class Worker:
             return "DeadlineExceeded"
         return None
 
+    def _ended_before(self) -> bool:
+        """Whether an earlier agent has seen all of it but the end: then nothing is prepared again."""
+        mains = [slot for slot in self._slots if slot.kind == MAIN]
+        if any(slot.exit is None or self._starts_again(slot) for slot in mains):
+            return False
+        self._over = True
+        self._begin_stop("")
+        return True
+
     # Claims, volumes, network.
 
     async def _make_sandbox(self) -> None:
@@ -209,6 +221,7 @@ class Worker:
             self._where = Where(context.host_ip, self._attached.address)
         status = {**child(self.pod, "status"), "podIP": self._where.pod_ip, "hostIP": self._where.host_ip}
         await self._volumes.make({**self.pod, "status": status})
+        hit("volumes-made")
         self._refreshed = context.clock.monotonic()
         if not self._sandbox:
             self._sandbox = True
@@ -316,6 +329,7 @@ class Worker:
             hosts=attached.hosts,
         )
         made = await context.runtime.make(plan)
+        hit("container-made")
         attempt = await shims.start(
             identity,
             folder,
@@ -328,7 +342,9 @@ class Worker:
             longest_log=context.longest_log,
             keep_logs=context.keep_logs,
         )
+        hit("container-created")
         await context.runtime.started(identity, folder)
+        hit("container-started")
         slot.image = image.digest
         self._follow(slot, attempt)
         await self._say("Normal", "Started", f"Container started: {slot.name}", again=True)
@@ -467,10 +483,12 @@ class Worker:
             return max(left, 1.0)
         for attempt in list(self._attempts.values()):
             await self._remove(attempt)
+        hit("containers-gone")
         await context.claims.unprepare(self.uid)
         await context.network.detach(self.uid)
         await asyncio.to_thread(_discard, self._folder / "volumes")
         self._over = self._cleaned = True
+        hit("cleaned")
         return 0.0 if self.vanished else _LOOK
 
     async def _delete(self) -> None:
@@ -478,6 +496,7 @@ class Worker:
         meta = self.pod["metadata"]
         try:
             await self._context.client.delete(POD, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)
+            hit("pod-deleted")
         except ApiError as error:
             if error.code not in (404, 409):
                 logger.info("pod %s: cannot be deleted: %s", key_of(self.pod), error)
@@ -516,6 +535,7 @@ class Worker:
             logger.info("pod %s: status not written: %s", key_of(self.pod), error)
             asyncio.get_running_loop().call_later(1.0, self._wake.set)
         else:
+            hit("status-written")
             if not is_deleting(self.pod) or is_deleting(written):
                 self.pod = written
 
@@ -535,7 +555,7 @@ class Worker:
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._folder / "pod.json", msgspec.json.encode(self.pod), 0o600)
 
-    def _adopt(self) -> None:
+    async def _adopt(self) -> None:
         """Take over what an earlier agent left running."""
         for slot in self._slots:
             folder = self._folder / "containers" / slot.name
@@ -547,8 +567,11 @@ class Worker:
                 last = msgspec.json.decode((self._folder / f"last-{slot.name}.json").read_bytes())
                 slot.last = msgspec.convert(last["exit"], shims.Exit)
                 slot.last_identity = last["identity"]
-            found = shims.find(self._attempt_folder(slot))
+            found = await shims.find(self._attempt_folder(slot))
             if isinstance(found, Attempt):
+                with contextlib.suppress(ContainerProblem):
+                    # The agent may have died between making the container and starting it.
+                    await self._context.runtime.started(found.state.identity, found.folder)
                 self._follow(slot, found)
             elif found is not None:
                 slot.started_at, slot.exit = found.startedAt, found
