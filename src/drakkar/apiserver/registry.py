@@ -239,6 +239,7 @@ class Registry:
             complete(obj, now)
         elif stored.custom:
             self._default_custom(view, obj)
+        self.admission.allot(stored, obj, None)
         self.validate(view, obj, None, None)
         if strategy is not None:
             warnings.extend(strategy.warnings(obj, None))
@@ -426,6 +427,8 @@ class Registry:
             complete(new, now)
         elif stored.custom:
             self._default_custom(view, new)
+        if not direct and not subresource:
+            self.admission.allot(stored, new, old)
         if new == old:
             return entry
         if judge is not None:

@@ -20,6 +20,7 @@ from drakkar.apiserver.admission.forms import Forms, ScaleForms
 from drakkar.apiserver.admission.pods import admit_pod
 from drakkar.apiserver.admission.policies import Policies
 from drakkar.apiserver.admission.quota import Charge, QuotaAdmission
+from drakkar.apiserver.admission.services import SERVICES, ServiceAddresses
 from drakkar.apiserver.admission.webhooks import Webhooks, random_uid
 from drakkar.apiserver.cache import State
 from drakkar.apiserver.catalog import Catalog, Stored
@@ -51,6 +52,7 @@ class Admission:
         self._scales = scales
         self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
+        self._services = ServiceAddresses(state, committer, rng)
         self.policies = Policies(state, catalog, authorizer, forms)
         self.webhooks = Webhooks(state, catalog, self._caller, authorizer, random_uid(rng.getrandbits))
 
@@ -77,6 +79,11 @@ class Admission:
         if stored.prefix == PODS:
             admit_pod(obj, self._state.tables["/scheduling.k8s.io/priorityclasses/"])
             limits.set_defaults(obj, limits.limit_ranges(self._state, namespace))
+
+    def allot(self, stored: Stored, new: Object, old: Object | None) -> None:
+        """Gives an object what the server has to give, in place, once its name is known; StatusError 422."""
+        if stored.prefix == SERVICES:
+            self._services.complete(new, old)
 
     async def mutate(
         self, attributes: Attributes, new: Object, old: Object | None, forms: Forms | None = None

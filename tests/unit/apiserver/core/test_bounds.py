@@ -178,3 +178,61 @@ def test_limit_ranges_fill_in_and_refuse() -> None:
         await api.patch(f"{PODS}/p", {"metadata": {"labels": {"x": "y"}}})
 
     play(scene)
+
+
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+def service(name: str, **spec: Any) -> Object:
+    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, **spec}}
+
+
+def test_services_get_addresses_and_ports_of_their_own() -> None:
+    async def scene(api: Api) -> None:
+        made = await asyncio.gather(*(api.post(SERVICES, service(f"s{index}")) for index in range(5)))
+        addresses = {one["spec"]["clusterIP"] for one in made}
+        assert len(addresses) == 5
+        spec = made[0]["spec"]
+        assert all(address.startswith("10.") for address in addresses)
+        assert spec == {
+            "clusterIP": spec["clusterIP"],
+            "clusterIPs": [spec["clusterIP"]],
+            "internalTrafficPolicy": "Cluster",
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+            "selector": {"a": "b"},
+            "sessionAffinity": "None",
+            "type": "ClusterIP",
+        }
+        await api.post(SERVICES, service("dns", clusterIP="10.96.0.10"))
+        again = await refused(api.post(SERVICES, service("dns2", clusterIP="10.96.0.10")))
+        assert "provided IP is already allocated" in str(again)
+        assert "not in the valid range" in str(await refused(api.post(SERVICES, service("x", clusterIP="192.168.0.1"))))
+        headless = await api.post(SERVICES, service("headless", clusterIP="None"))
+        assert headless["spec"]["clusterIPs"] == ["None"]
+        # An update that says nothing about addresses keeps them; a changed one is refused.
+        kept = await api.put(f"{SERVICES}/s0", service("s0", ports=[{"port": 81}]))
+        assert kept["spec"]["clusterIP"] == spec["clusterIP"]
+        moved = await refused(api.patch(f"{SERVICES}/s0", {"spec": {"clusterIP": "10.96.0.99", "clusterIPs": None}}))
+        assert "may not change once set" in str(moved)
+
+    play(scene)
+
+
+def test_node_ports() -> None:
+    async def scene(api: Api) -> None:
+        made = await api.post(SERVICES, service("n", type="NodePort"))
+        port = made["spec"]["ports"][0]["nodePort"]
+        assert 30000 <= port <= 32767
+        assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+        taken = service("m", type="NodePort", ports=[{"port": 80, "nodePort": port}])
+        assert "provided port is already allocated" in str(await refused(api.post(SERVICES, taken)))
+        kept = await api.patch(f"{SERVICES}/n", {"spec": {"ports": [{"port": 80, "targetPort": 8080}]}})
+        assert kept["spec"]["ports"][0]["nodePort"] == port
+        away = service("away", type="ExternalName", externalName="example.com", ports=None)
+        assert "clusterIP" not in (await api.post(SERVICES, away))["spec"]
+        back = await api.patch(f"{SERVICES}/n", {"spec": {"type": "ClusterIP"}})
+        assert "nodePort" not in back["spec"]["ports"][0]
+
+    play(scene)
