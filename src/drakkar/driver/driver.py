@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -121,6 +122,16 @@ class Driver(ABC):
 
         What the hardware shows beyond :attr:`records` was left by a crash and may be removed.
         """
+
+    def attach(
+        self, claim: wire.Claim, devices: Sequence[PreparedDevice], namespace: Path
+    ) -> Sequence[v1.NetworkDeviceData | None]:
+        """Move network devices into the network namespace (a file) of a pod and say what became of each.
+
+        Only drivers of network devices define it. Called when the runtime has made the first container, again after a
+        restart of the driver; the devices come back by themselves when the namespace ends. Raises PrepareError.
+        """
+        raise NotImplementedError
 
     def health(self) -> Mapping[str, Health]:
         """State of devices by name (`pool/name` where a driver has several pools); who is left out is healthy.

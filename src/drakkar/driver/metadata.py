@@ -70,8 +70,19 @@ class MetadataFiles:
             ids[main] = self._write_cdi(meta.uid, main, path, pod_claim, meta.name)
         return ids
 
-    def update(self, namespace: str, name: str, pool: str, device: str, attributes: Mapping[str, Any]) -> bool:
-        """Set attributes (in wire form; None removes one) of a device of a claim; a change raises the generation."""
+    def update(
+        self,
+        namespace: str,
+        name: str,
+        pool: str,
+        device: str,
+        attributes: Mapping[str, Any],
+        network: v1.NetworkDeviceData | None = None,
+    ) -> bool:
+        """Set attributes (in wire form; None removes one) and network data of a claim's device.
+
+        A change raises the generation. Returns whether there was one.
+        """
         changed = False
         for path in sorted(self._claim_folder(namespace, name).glob("*/metadata.json")):
             content = _read(path)
@@ -81,8 +92,9 @@ class MetadataFiles:
                     continue
                 before = dict(found.get("attributes", {}))
                 after = {key: value for key, value in {**before, **attributes}.items() if value is not None}
-                if after != before:
-                    found["attributes"] = after
+                data = msgspec.to_builtins(network) if network is not None else found.get("networkData")
+                if after != before or data != found.get("networkData"):
+                    found |= {"attributes": after} | ({"networkData": data} if data is not None else {})
                     touched = True
             if touched:
                 content["metadata"]["generation"] += 1

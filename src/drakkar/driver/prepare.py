@@ -54,7 +54,10 @@ class Preparer:
         cdi_folder: Path,
         describe: Describe = lambda _pool, _device: None,
         report: Report | None = None,
+        also: Callable[[str], cdi.ContainerEdits] | None = None,
+        unprepared: Callable[[str], None] | None = None,
     ) -> None:
+        """`also` gives edits for every device of a claim (by UID); `unprepared` is told which claim is undone."""
         for key, struct in driver.configs.items():
             if not struct.__struct_config__.forbid_unknown_fields:
                 raise ValueError(f"config {key}: {struct.__name__} must be declared with forbid_unknown_fields=True")
@@ -62,6 +65,8 @@ class Preparer:
         self._read = read_claim
         self._describe = describe
         self._report = report
+        self._also = also
+        self._unprepared = unprepared
         self._checkpoints = checkpoints
         self._cdi_folder = cdi_folder
         self._kind = f"{driver.name}/device"
@@ -101,6 +106,11 @@ class Preparer:
                     self.calls["unprepare", "error"] += 1
                     answers[claim.uid] = wire.NodeUnprepareResourceResponse(error=_words("unprepare", claim, error))
         return wire.NodeUnprepareResourcesResponse(answers)
+
+    def record(self, uid: str) -> Record | None:
+        """The record of a claim; None when there is none that can be read."""
+        found = self._checkpoints.load(uid)
+        return found if isinstance(found, Record) else None
 
     def known(self) -> dict[str, Record]:
         """The claims that were begun on this node, by UID."""
@@ -161,6 +171,8 @@ class Preparer:
             cdi.remove_spec(self._cdi_folder, cdi.file_name(self._kind, asked.uid))
             self.metadata.remove(asked.namespace, asked.name, asked.uid)
             self._checkpoints.remove(asked.uid)
+            if self._unprepared is not None:
+                self._unprepared(asked.uid)
 
     def _write_status(
         self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice], outcomes: Sequence[Prepared]
@@ -254,6 +266,9 @@ class Preparer:
     ) -> list[PreparedDevice]:
         prepared: list[PreparedDevice] = []
         named: list[cdi.CdiDevice] = []
+        if self._also is not None:
+            # Every container of the claim has one of its devices, and the runtime joins the edits of a container.
+            edits = [_joined(edit, self._also(uid)) for edit in edits]
         for index, (device, edit) in enumerate(zip(devices, edits, strict=True)):
             ids: list[str] = []
             if edit:
@@ -296,6 +311,10 @@ def _planned(result: v1.DeviceRequestAllocationResult) -> PreparedDevice:
         shareID=result.shareID,
         admin=bool(result.adminAccess),
     )
+
+
+def _joined(edits: cdi.ContainerEdits, more: cdi.ContainerEdits) -> cdi.ContainerEdits:
+    return msgspec.structs.replace(edits, env=[*edits.env, *more.env], hooks=[*edits.hooks, *more.hooks])
 
 
 def _attributes(device: AllocatedDevice, outcome: Prepared) -> dict[str, v1.DeviceAttribute]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
@@ -24,11 +24,13 @@ from drakkar.client import Client
 from drakkar.driver.claimstatus import ClaimStatus
 from drakkar.driver.driver import Driver, Health
 from drakkar.driver.health import HealthReports, health_of
+from drakkar.driver.podnetwork import PodNetwork, attaches, hook_edits
 from drakkar.driver.prepare import Preparer
 from drakkar.driver.publication import Publication
 from drakkar.driver.settings import NodeSettings
 from drakkar.plugin import wire
-from drakkar.plugin.checkpoint import Checkpoints, boot_id
+from drakkar.plugin.cdi import ContainerEdits
+from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, boot_id
 from drakkar.plugin.grpc_server import SocketServer, dra_services, health_services, registration_service
 from drakkar.plugin.sockets import dra_socket, registration_socket
 
@@ -40,6 +42,12 @@ T = TypeVar("T")
 API_TIMEOUT = 30.0
 #: Threads of the DRA socket: every health stream keeps one.
 THREADS = 24
+
+
+class _Server(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class DriverService:
@@ -61,6 +69,7 @@ class DriverService:
         self._reports = HealthReports(clock.time)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.preparer: Preparer | None = None
+        self._network: PodNetwork | None = None
 
     def refresh(self) -> None:
         """Discover the devices anew, soon; may be called from any thread."""
@@ -81,11 +90,22 @@ class DriverService:
             cdi_folder=self.settings.cdi_folder,
             describe=self.publication.device,
             report=lambda claim, entries: self._wait(statuses.write(claim, entries)),
+            also=self._hook if attaches(self.driver) else None,
+            unprepared=lambda uid: self._network.forget(uid) if self._network is not None else None,
         )
         preparer = self.preparer
         self.driver.records = lambda: {uid: record.devices for uid, record in preparer.known().items()}
         await asyncio.to_thread(self.driver.restore)
         servers = self._servers(self.preparer)
+        if attaches(self.driver):
+            path = self._folder / "pods.sock"
+            self._network = PodNetwork(
+                self.driver,
+                path,
+                preparer.record,
+                lambda claim, found: self._tell_network(preparer, statuses, claim, found),
+            )
+            servers.insert(0, self._network)
         try:
             for server in servers:
                 await asyncio.to_thread(server.start)
@@ -100,7 +120,31 @@ class DriverService:
             if self.settings.withdraw:
                 await self.publication.withdraw()
 
-    def _servers(self, preparer: Preparer) -> list[SocketServer]:
+    def _hook(self, uid: str) -> ContainerEdits:
+        assert self._network is not None
+        return hook_edits(self._network.socket.absolute(), uid)
+
+    def _tell_network(
+        self,
+        preparer: Preparer,
+        statuses: ClaimStatus,
+        asked: wire.Claim,
+        found: Sequence[tuple[PreparedDevice, v1.NetworkDeviceData]],
+    ) -> None:
+        for device, data in found:
+            preparer.metadata.update(asked.namespace, asked.name, device.poolName, device.deviceName, {}, data)
+        claim = self._wait(self._read_claim(asked.namespace, asked.name))
+        if claim is None or claim.metadata.uid != asked.uid:
+            return
+        entries = [
+            v1.AllocatedDeviceStatus(
+                driver=self.driver.name, pool=d.poolName, device=d.deviceName, shareID=d.shareID, networkData=data
+            )
+            for d, data in found
+        ]
+        self._wait(statuses.write(claim, entries))
+
+    def _servers(self, preparer: Preparer) -> list[_Server]:
         """First the service, then the registration that points at it."""
         name, uid = self.driver.name, self.settings.instance_uid
         endpoint = dra_socket(self._folder, uid)

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import stat
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ class Subject:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._clients: list[SocketClient] = []
         self._claims = 0
+        self._described: dict[tuple[str, str], v1.Device] = {}
 
     @property
     def name(self) -> str:
@@ -181,8 +183,10 @@ class Subject:
         return (await self.client.list(RESOURCESLICE, field_selector=selector)).items
 
     async def devices(self) -> list[tuple[str, v1.Device]]:
-        """Pool and device of everything published that one claim may have alone."""
-        return [(found.spec.pool.name, device) for found in await self.slices() for device in found.spec.devices or ()]
+        """Pool and device of everything published."""
+        found = [(s.spec.pool.name, device) for s in await self.slices() for device in s.spec.devices or ()]
+        self._described = {(pool, device.name): device for pool, device in found}
+        return found
 
     async def claim(
         self, devices: Sequence[tuple[str, str]], *, config: Object | None = None, allocated: bool = True
@@ -215,7 +219,7 @@ class Subject:
 
     def _allocation(self, devices: Sequence[tuple[str, str]], config: Object | None) -> Object:
         results: list[Any] = [
-            {"request": f"r{i}", "driver": self.name, "pool": pool, "device": name}
+            {"request": f"r{i}", "driver": self.name, "pool": pool, "device": name, **self._share(pool, name)}
             for i, (pool, name) in enumerate(devices)
         ]
         allocation: Object = {"devices": {"results": results}}
@@ -226,6 +230,17 @@ class Subject:
             field = {"key": "metadata.name", "operator": "In", "values": [self.node_name]}
             allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [field]}]}
         return allocation
+
+    def _share(self, pool: str, name: str) -> Object:
+        """What a result says of a device that several claims may have: as much as who asks for nothing gets."""
+        device = self._described.get((pool, name))
+        if device is None or not device.allowMultipleAllocations:
+            return {}
+        consumed = {
+            key: (capacity.requestPolicy.default if capacity.requestPolicy else None) or capacity.value
+            for key, capacity in (device.capacity or {}).items()
+        }
+        return {"shareID": str(uuid.uuid4()), "consumedCapacity": consumed}
 
     async def forget(self, claim: wire.Claim) -> None:
         """Delete a claim for good."""

@@ -1,0 +1,14 @@
+"""Sockets lie in folders with short names."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
+        yield Path(folder)
