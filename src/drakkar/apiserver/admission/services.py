@@ -131,7 +131,7 @@ class ServiceAddresses:
         taken = self._node_ports() - own
         chosen: set[int] = set()
         for index, port in enumerate(children(spec, "ports")):
-            asked = port.get("nodePort")
+            asked: int = port.get("nodePort") or 0
             if asked:
                 path = f"spec.ports[{index}].nodePort"
                 if asked not in NODE_PORTS:
