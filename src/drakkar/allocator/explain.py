@@ -173,7 +173,9 @@ class _Explainer:
         )
         wanted = "every matching device" if need.every is not None else f"{count} device{'s' * (count != 1)}"
         if drivers and not published:
-            return self._make("no-slice-of-driver", name, f"driver {' or '.join(drivers)} has published no device here")
+            text = f"driver {' or '.join(drivers)} has published no device here"
+            doubts = [entry.view.detail for entry in task.view.broken if entry.pool.key[0] in drivers]
+            return self._make("no-slice-of-driver", name, f"{text} ({'; '.join(doubts[:_LISTED])})" if doubts else text)
         if not passing:
             if failing:
                 return self._make("cel-runtime-error", name, self._cel_text(alternative, failing))

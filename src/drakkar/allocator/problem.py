@@ -220,10 +220,14 @@ class Problem:
             return memory.classes[name]
         return self._find_class(name)
 
+    def _view(self, node: Node) -> NodeView:
+        view = node_view(self.snapshot.world, node)
+        return view if self.plan.policy == "upstream" else view.strict
+
     def _find_class(self, name: str) -> NodeClass:
         snapshot, classes = self.snapshot, self._classes
         node = snapshot.world.nodes[name]
-        view = node_view(snapshot.world, node)
+        view = self._view(node)
         key = classes.key(snapshot, node, view)
         if key is None:
             return NodeClass(self._may_fit(node, view), refuted=False)
@@ -240,7 +244,8 @@ class Problem:
 
     def _reason(self, name: str) -> Reason:
         """Why the node does not fit, taken from its class when it is known there."""
-        node, view = self.snapshot.world.nodes[name], self.snapshot.view(name)
+        node = self.snapshot.world.nodes[name]
+        view = self._view(node)
         known = self._class_of(name).reasons
         names = names_on(view)
         reason = known.get(names)
@@ -302,7 +307,7 @@ class Problem:
                 fits = isinstance(self.solve(name, budget), Fits)
             else:
                 node = world.nodes[name]
-                fits = writable(first, self.plan, node, node_view(world, node), switches)
+                fits = writable(first, self.plan, node, self._view(node), switches)
             if fits:
                 found.append(name)
         return found
@@ -317,7 +322,7 @@ class Problem:
             node = snapshot.world.nodes.get(name)
             if node is None:
                 raise UsageError(f"node {name!r} is not in the snapshot")
-            found = NodeTask(snapshot, self.plan, node, snapshot.view(name))
+            found = NodeTask(snapshot, self.plan, node, self._view(node))
             try:
                 found.prepare()
             except Fault as fault:
@@ -395,7 +400,7 @@ class Problem:
         return found, sum(wish.weight for _, wish in self._wishes) - sum(wish.weight for _, wish in granted)
 
     def _fits(self, found: Solution, node: Node) -> Fits:
-        view = self.snapshot.view(node.name)
+        view = self._view(node)
         return Fits(
             allocations(found, self.plan, node, view, self.snapshot.switches, self._share_id), found.lost, found.unmet
         )

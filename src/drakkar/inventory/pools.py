@@ -550,6 +550,10 @@ class PoolView:
     detail: str = ""
     #: Whether a targeted device has binding conditions; such pools come last.
     binding: bool = False
+    #: A newer generation exists where this node does not look. Upstream uses the old one, policy ``drakkar`` does not.
+    stale: bool = False
+    #: Policy ``drakkar``: what makes a pool that upstream takes for complete doubtful.
+    doubt: str = ""
 
 
 def _is_shared(record: SliceRecord) -> bool:
@@ -644,6 +648,11 @@ class Pool:
             if any(record.generation > generation for record in self.slices.values()):
                 return None
             members = [r for r in self.slices.values() if r.generation == generation and not self._dropped(r)]
+        stale = members is relevant and any(record.generation > generation for record in self.slices.values())
+        counts = sorted({record.want for record in members})
+        doubt = ""
+        if len(counts) > 1:
+            doubt = f"slices of pool {self.key[1]} of {self.key[0]} disagree on resourceSliceCount: {counts}"
         base = self._base(members)
         targets = 0
         for record in relevant:
@@ -657,7 +666,7 @@ class Pool:
         fault = self._fault(base, targets)
         if fault is not None:
             return PoolView(base, targets, "invalid", f"pool {self.key[1]} of {self.key[0]}: {fault}", binding)
-        return PoolView(base, targets, "valid", "", binding)
+        return PoolView(base, targets, "valid", "", binding, stale, doubt)
 
     def _fault(self, base: Base, targets: int) -> str | None:
         if not base.simple_names:

@@ -8,7 +8,7 @@ it, for plans and for deciding about several pods before anything is written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -66,7 +66,7 @@ class BrokenPool:
 class NodeView:
     """All devices a node can use, in the order in which upstream tries them."""
 
-    __slots__ = ("_places", "broken", "fatal", "name", "pools", "size")
+    __slots__ = ("_places", "_strict", "broken", "fatal", "name", "pools", "size")
 
     def __init__(self, name: str, pools: list[SeenPool], broken: list[BrokenPool], fatal: str | None) -> None:
         self.name = name
@@ -77,6 +77,29 @@ class NodeView:
         self.fatal = fatal
         self.size = pools[-1].offset + len(pools[-1].view.base.devices) if pools else 0
         self._places: list[tuple[int, int]] | None = None
+        self._strict: NodeView | None = None
+
+    @property
+    def strict(self) -> NodeView:
+        """The view without pools that are out of date or contradict themselves, which upstream does not notice."""
+        if self._strict is None:
+            self._strict = self
+            if any([seen.view.stale or seen.view.doubt for seen in self.pools]):
+                self._strict = self._without_doubt()
+        return self._strict
+
+    def _without_doubt(self) -> NodeView:
+        kept: list[SeenPool] = []
+        broken = [BrokenPool(0, entry.pool, entry.view) for entry in self.broken]
+        offset = 0
+        for seen in self.pools:
+            view = seen.view
+            if view.doubt and not view.stale:
+                broken.append(BrokenPool(0, seen.pool, replace(view, status="incomplete", detail=view.doubt)))
+            elif not view.stale:
+                kept.append(replace(seen, offset=offset))
+                offset += len(view.base.devices)
+        return NodeView(self.name, kept, broken, self.fatal)
 
     @property
     def places(self) -> list[tuple[int, int]]:

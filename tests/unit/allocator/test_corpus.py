@@ -10,6 +10,7 @@ import pytest
 
 from drakkar.allocator import Fits, batch, prepare
 from drakkar.allocator.reasons import OTHER_WORDS, STAGES
+from drakkar.inventory import Snapshot
 from tests.support.shared import shared_path
 
 FAMILIES = (
@@ -65,14 +66,21 @@ def test_the_expensive_selector_ends_in_an_error_too() -> None:
     assert not wrong_answers(cases("cel-errors", expensive=True))
 
 
+def doubted(snapshot: Snapshot, node: str) -> bool:
+    """Whether the node has a pool that is out of date or contradicts itself: only upstream uses it."""
+    view = snapshot.view(node)
+    return view.strict is not view
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_policy_drakkar_fits_wherever_upstream_fits(family: str) -> None:
-    """The repairs turn errors into answers; they do not take an answer away."""
+    """The repairs turn errors into answers; they do not take an answer away, but for devices that are out of date."""
     lost: list[str] = []
     for case in cases(family):
         answer = batch.answer(case["scenario"], "drakkar")
+        snapshot = batch.load(case["scenario"]).snapshot()
         for mine, their in zip(answer["nodes"], case["answer"]["nodes"], strict=True):
-            if their["class"] == "fits" and not mine["fits"]:
+            if their["class"] == "fits" and not mine["fits"] and not doubted(snapshot, mine["node"]):
                 lost.append(f"{case['scenario']['id']} {mine['node']}: {mine['class']}")
     assert not lost, lost
 

@@ -85,3 +85,32 @@ def test_a_derived_attribute_that_fails() -> None:
     wanted = claim(request(count=2, derivedAttributes=[odd]), constraints=[{"matchAttribute": odd["name"]}])
     assert error_class(solve(books, wanted)) == "cel-runtime"
     assert chosen(solve(books, wanted, policy="drakkar")) == ["x", "z"]
+
+
+def test_a_pool_with_a_newer_generation_elsewhere_is_stale() -> None:
+    """The node's own slice is complete by its own count, and the pool has moved on."""
+    old = published("old", [device("x")], pool="p")
+    new = published("new", [device("y")], pool="p", generation=2, nodeName="n2")
+    books = inventory(old, new, nodes=("n1", "n2"))
+    assert chosen(solve(books, claim(request()))) == ["x"]
+    assert reason(solve(books, claim(request()), policy="drakkar")) == "no-slice-of-driver"
+    # It is no obstacle either, and comes back when the newer generation goes.
+    books.set_slice(published("other", [device("z")], pool="q"))
+    assert chosen(solve(books, claim(request(count=0)), policy="drakkar")) == ["z"]
+    books.remove_slice("new")
+    assert chosen(solve(books, claim(request()), policy="drakkar")) == ["x"]
+
+
+def test_slices_that_disagree_on_their_number_are_no_pool() -> None:
+    slices = [published("a", [device("x")], count=2), published("b", [device("y")], count=1)]
+    books = inventory(*slices)
+    assert chosen(solve(books, claim(request()))) == ["x"]
+    refused = solve(books, claim(request()), policy="drakkar")
+    assert isinstance(refused, NoFit)
+    assert "disagree on resourceSliceCount: [1, 2]" in refused.reason.message
+    outcome = solve(books, claim(request(count=0)), policy="drakkar")
+    assert reason(outcome) == "pool-incomplete"
+    assert isinstance(outcome, NoFit)
+    assert "disagree on resourceSliceCount: [1, 2]" in outcome.reason.message
+    books.set_slice(published("b", [device("y")], count=2))
+    assert chosen(solve(books, claim(request(count=2)), policy="drakkar")) == ["x", "y"]
