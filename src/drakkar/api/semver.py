@@ -74,6 +74,8 @@ def _parse(text: str) -> Semver:
         raise ParseError(
             f"{text!r} is no semantic version: it needs three numbers without leading zeroes, such as 1.2.3"
         )
+    if any(len(part) > 20 and part.isdigit() for part in re.split(r"[.+-]", text.partition("+")[0])):
+        raise ParseError(f"{text[:80]!r} is no semantic version: a number exceeds 64 bits")
     major, minor, patch = int(match[1]), int(match[2]), int(match[3])
     pre: tuple[int | str, ...] = tuple(
         int(part) if part.isdigit() else part for part in (match[4].split(".") if match[4] else ())

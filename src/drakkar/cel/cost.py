@@ -406,6 +406,8 @@ class _Estimator:
     # Functions.
 
     def _overload(self, node: Call, overload: str, costs: list[int], arguments: int) -> _Result:
+        if self._tight and node.function in _COMPARING and self._is_deep(node.operands[0]):
+            return SATURATED, None
         special = _BY_OVERLOAD.get(overload)
         if special is not None:
             found = special(self, node)
@@ -419,6 +421,8 @@ class _Estimator:
     def _standard(self, node: Call, overload: str, costs: list[int], arguments: int) -> _Result:
         args = node.args
         match overload:
+            case "string_format" if self._tight and not _prints_scalars(args[0]):
+                return SATURATED, None
             case "string_format":
                 assert node.target is not None
                 return _add(scale(self.size(node.target).high, TEXT), arguments), None
@@ -458,8 +462,11 @@ class _Estimator:
                     self._entries[id(node)] = EntrySize(
                         one.kind, one.key.union(other.key), one.value.union(other.value)
                     )
-                cost = 1 if overload == "add_list" else scale(size.high, TEXT)
-                return _add(cost, arguments), size
+                # The reference does not count what a longer list needs; the closer bound has to.
+                free = overload == "add_list" and not self._tight
+                return _add(1 if free else scale(size.high, TEXT), arguments), size
+            case "equals" | "not_equals" | "in_list" if self._tight and all(map(self._is_deep, args)):
+                return SATURATED, None
             case "equals" | "not_equals":
                 return _add(scale(min(self.size(args[0]).high, self.size(args[1]).high), TEXT), arguments), None
             case _ if node.function in ("_<_", "_<=_", "_>_", "_>=_") and overload.endswith(("_string", "_bytes")):
@@ -467,9 +474,14 @@ class _Estimator:
             case _:
                 return _add(1, arguments), None
 
-    def _join_entries(self, node: Node, one: EntrySize | None, other: EntrySize | None) -> None:
-        if one and other:
-            self._entries[id(node)] = EntrySize(one.kind, one.key.union(other.key), one.value.union(other.value))
+    def _is_deep(self, node: Node) -> bool:
+        """Whether the value may be a list or map with lists or maps in it, which take long to compare."""
+        if _limit_of(self._roots, self.path(node), self._tight) is not None:
+            # Attributes hold plain values, and lists of those.
+            return False
+        if node.type.kind in ("list", "map"):
+            return node.type.params[-1].kind in ("list", "map", "dyn", "any", "param")
+        return node.type.kind in ("dyn", "any", "param") or types.unwrap_optional(node.type)[1]
 
 
 def _literal_size(node: Node) -> Size | None:
@@ -481,6 +493,12 @@ def _literal_size(node: Node) -> Size | None:
     if isinstance(node, MapNode):
         return Size(len(node.entries), len(node.entries))
     return None
+
+
+def _prints_scalars(arguments: Node) -> bool:
+    return isinstance(arguments, ListNode) and all(
+        _is_scalar(one.type) or one.type.kind == "string" for one in arguments.elements
+    )
 
 
 def _small(node: Node) -> bool:
@@ -604,6 +622,10 @@ def _contains_network(estimator: _Estimator, node: Call, overload: str) -> _Resu
     return cost, None
 
 
+#: Functions that compare the elements of a list with each other or with another value, or print them.
+_COMPARING: Final = frozenset(
+    ("indexOf", "lastIndexOf", "includes", "distinct", "flatten", "sets.contains", "sets.equivalent", "sets.intersects")
+)
 _CONSTANT_EQUALITY: Final = ("kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR")
 
 

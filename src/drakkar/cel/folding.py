@@ -71,6 +71,9 @@ def _call(node: Call, constants: Constants) -> None:
             raise FoldError(
                 Issue("constant-folding", f"{node.function}(...) of a constant fails: {error.message}")
             ) from None
+    if node.function == "@in" and operands[1] in constants and constants[operands[1]] == []:
+        # Nothing is in an empty literal; the left side is not even looked at.
+        constants[node] = False
     if node.function in ("_[_]", "_[?_]") and operands[1] in constants:
         key = constants[operands[1]]
         if type(key) not in (str, int, Uint, float, bool):

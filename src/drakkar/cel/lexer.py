@@ -100,6 +100,9 @@ def _number(match: re.Match[str], pos: int, tokens: list[Token]) -> object:
             raise LexicalError("double literal is out of range", pos, "bad-literal")
         return value
     digits = match["int"]
+    if digits[:2] != "0x" and len(digits.lstrip("0")) > 20:
+        # Refused when its sign is known; its value does not matter.
+        return Number(10**20, match["unsigned"] is not None)
     return Number(int(digits, 16 if digits[:2] == "0x" else 10), match["unsigned"] is not None)
 
 

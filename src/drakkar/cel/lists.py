@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from drakkar.cel.errors import EvaluationError, no_overload
+from drakkar.cel.limits import check_size
 from drakkar.cel.operators import add
 from drakkar.cel.values import (
     NONE,
@@ -96,12 +97,22 @@ def flatten(value: Any, depth: Any = 1) -> list[Any]:
         raise no_overload("flatten", value, depth)
     if depth < 0:
         raise EvaluationError("invalid-argument", "flatten: the level must not be negative")
-    result: list[Any] = []
-    for item in items:
-        if kind_of(item) is list and depth > 0:
-            result.extend(flatten(item, depth - 1))
-        else:
-            result.append(item)
+    return _flattened(items, depth, {})
+
+
+def _flattened(items: list[Any], depth: int, known: dict[tuple[int, int], list[Any]]) -> list[Any]:
+    """Lists that are met again, as parts of others, are not gone through again."""
+    place = (id(items), depth)
+    result: list[Any] | None = known.get(place)
+    if result is None:
+        result = list[Any]()
+        for item in items:
+            if kind_of(item) is list and depth > 0:
+                result += _flattened(item, depth - 1, known)
+            else:
+                result.append(item)
+            check_size(len(result))
+        known[place] = result
     return result
 
 
@@ -113,6 +124,7 @@ def number_range(count: Any) -> list[int]:
         raise EvaluationError("invalid-argument", f"lists.range: size must be non-negative, got {count}")
     if count > _MAX_RANGE:
         raise EvaluationError("invalid-argument", f"lists.range: {count} exceeds {_MAX_RANGE}")
+    check_size(count)
     return list(range(count))
 
 

@@ -36,7 +36,9 @@ def parse_network(text: str) -> Network | None:
     """A CIDR, or None."""
     address_part, slash, length = text.rpartition("/")
     address = parse_address(address_part) if slash else None
-    if address is None or not length.isascii() or not length.isdigit() or (len(length) > 1 and length[0] == "0"):
+    if address is None or not length.isascii() or not length.isdigit() or len(length) > 3:
+        return None
+    if len(length) > 1 and length[0] == "0":
         return None
     return Network(address, int(length)) if int(length) <= address.bits else None
 

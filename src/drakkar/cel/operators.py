@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from drakkar.cel import timelib
 from drakkar.cel.errors import EvaluationError, no_overload, no_such_key
+from drakkar.cel.limits import check_size
 from drakkar.cel.regex import search
 from drakkar.cel.values import (
     INT_MAX,
@@ -65,7 +66,10 @@ def add(one: Any, other: Any) -> Any:
     if kind is kind2:
         if kind is int:
             return _int(one + other)
-        if kind is str or kind is float or kind is bytes or kind is list:
+        if kind is float:
+            return one + other
+        if kind is str or kind is bytes or kind is list:
+            check_size(len(one) + len(other))
             return one + other
         if kind is Uint:
             return _uint(int(one) + int(other))
@@ -268,7 +272,16 @@ def size(value: Any) -> int:
 
 
 def _conversion(value: Any, target: str) -> EvaluationError:
-    return EvaluationError("conversion", f"cannot convert {value!r} to {target}")
+    shown = value if kind_of(value) is not str or len(value) <= 80 else value[:80] + "…"
+    return EvaluationError("conversion", f"cannot convert {shown!r} to {target}")
+
+
+def _digits(text: str, target: str) -> int:
+    """The number that a text of digits spells; more digits than 64 bits have are refused without reading them."""
+    if len(text.lstrip("+-0")) > 20:
+        raise _conversion(text, target)
+    sign = "-" if text[0] == "-" else ""
+    return int(sign + (text.lstrip("+-0") or "0"))
 
 
 def to_int(value: Any) -> int:
@@ -283,9 +296,10 @@ def to_int(value: Any) -> int:
             raise overflow("integer")
         return int(value)
     if kind is str:
-        if not _WHOLE.fullmatch(value) or not INT_MIN <= int(value) <= INT_MAX:
+        number = _digits(value, "int") if _WHOLE.fullmatch(value) else None
+        if number is None or not INT_MIN <= number <= INT_MAX:
             raise _conversion(value, "int")
-        return int(value)
+        return number
     if kind is Timestamp:
         return value.nanos // 10**9
     if kind is Duration:
@@ -305,9 +319,10 @@ def to_uint(value: Any) -> Uint:
             raise overflow("unsigned integer")
         return Uint(int(value))
     if kind is str:
-        if not value.isascii() or not value.isdigit() or int(value) > UINT_MAX:
+        number = _digits(value, "uint") if value.isascii() and value.isdigit() else None
+        if number is None or number > UINT_MAX:
             raise _conversion(value, "uint")
-        return Uint(int(value))
+        return Uint(number)
     raise no_overload("uint", value)
 
 

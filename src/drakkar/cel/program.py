@@ -18,8 +18,9 @@ from drakkar.cel.cost import bound, estimate
 from drakkar.cel.device import DeviceInput
 from drakkar.cel.errors import CompileError, EvaluationError, Issue
 from drakkar.cel.folding import Constants, FoldError, fold
+from drakkar.cel.limits import LimitExceeded
 from drakkar.cel.parser import Source, parse
-from drakkar.cel.syntax import Call, Node
+from drakkar.cel.syntax import Call, Comprehension, Node, children
 from drakkar.cel.texttests import TextTest, text_test
 from drakkar.cel.tracked import Meter, run
 from drakkar.cel.types import Type
@@ -70,7 +71,7 @@ class Program:
         self._blank = (None,) * (slots - 1)
         ceiling = cost_limit - _HEADROOM
         # Parts of an expression that needs no counting (``counted`` is False) need none either.
-        expensive = counted and self.max_cost > ceiling and bound(node) > ceiling
+        expensive = counted and (self.max_cost > ceiling or _has_loop(node)) and bound(node) > ceiling
         self._tracked = cost_limit if expensive else None
 
     @property
@@ -103,6 +104,8 @@ class Program:
                 raise self._placed(error) from None
             except RecursionError:
                 raise _too_deep() from None
+            except LimitExceeded:
+                raise _too_large() from None
         else:
             result = self.value(device)
         return result if result is True or result is False else self.as_bool(result)
@@ -128,6 +131,8 @@ class Program:
             raise self._placed(error) from None
         except RecursionError:
             raise _too_deep() from None
+        except LimitExceeded:
+            raise _too_large() from None
 
     def _placed(self, error: EvaluationError) -> EvaluationError:
         if error.offset is not None:
@@ -162,8 +167,17 @@ class Program:
         return None if self._tracked is not None else text_test(self._node, self._constants)
 
 
+def _has_loop(node: Node) -> bool:
+    """Whether something may be computed or used many times; only then costs and what they do not show differ much."""
+    return isinstance(node, Comprehension) or any(map(_has_loop, children(node)))
+
+
 def _too_deep() -> EvaluationError:
     return EvaluationError("too-deep", "the expression is nested too deeply to be evaluated")
+
+
+def _too_large() -> EvaluationError:
+    return EvaluationError("cost-limit", "operation cancelled: actual cost limit exceeded")
 
 
 _LOGIC: Final = ("_&&_", "_||_", "!_")

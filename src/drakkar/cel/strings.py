@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from drakkar.cel.errors import EvaluationError, no_overload
+from drakkar.cel.limits import check_size
 from drakkar.cel.operators import double_text, to_string
 from drakkar.cel.regex import find_all, search
 from drakkar.cel.timelib import duration_text, timestamp_text
@@ -84,6 +85,7 @@ def join(items: Any, separator: Any = "") -> str:
     _check("join", (items, separator), list, str)
     if any(kind_of(item) is not str for item in items):
         raise no_overload("join", items)
+    check_size(sum(map(len, items)) + len(separator) * len(items))
     return str(separator).join(items)
 
 
@@ -102,6 +104,9 @@ def upper_ascii(text: Any) -> str:
 def replace(text: Any, old: Any, new: Any, limit: Any = -1) -> str:
     """``replace``; a negative limit means all."""
     _check("replace", (text, old, new, limit), str, str, str, int)
+    if len(new) > len(old):
+        count = text.count(old)
+        check_size(len(text) + (count if limit < 0 else min(count, limit)) * (len(new) - len(old)))
     return text.replace(old, new, max(limit, -1))
 
 
@@ -190,7 +195,7 @@ def clauses(template: str) -> Iterator[str | tuple[str, int | None]]:
                 raise ValueError("the template ends within a precision")
             if at == start:
                 raise ValueError("a precision needs digits behind the point")
-            precision = int(template[start:at])
+            precision = int(template[start:at][:20])
             if precision > INT_MAX:
                 raise ValueError(f"precision {precision} is out of range")
         letter = template[at]
@@ -204,7 +209,7 @@ def format_text(template: Any, args: Any) -> str:
     """``format``."""
     _check("format", (template, args), str, list)
     result: list[str] = []
-    at = 0
+    at = size = 0
     try:
         for piece in clauses(template):
             if isinstance(piece, str):
@@ -213,6 +218,8 @@ def format_text(template: Any, args: Any) -> str:
             if at >= len(args):
                 raise _too_few(at)
             result.append(_CLAUSES[piece[0]](args[at], piece[1]))
+            size += len(result[-1])
+            check_size(size)
             at += 1
     except ValueError as error:
         if at >= len(args):
@@ -237,14 +244,15 @@ def _plain(value: Any, precision: int | None) -> str:
         return timestamp_text(value)
     if kind is float:
         return double_text(value)
-    return _nested(value)
+    return _nested(value, {})
 
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _nested(value: Any) -> str:
+def _nested(value: Any, known: dict[int, str]) -> str:
+    """A value within a list or map; ``known`` are the texts of lists and maps that were met before."""
     kind = kind_of(value)
     if value is None:
         return "null"
@@ -264,12 +272,25 @@ def _nested(value: Any) -> str:
         return f'timestamp("{timestamp_text(value)}")'
     if kind is TypeValue:
         return value.name
-    if kind is list:
-        return "[" + ", ".join(map(_nested, value)) + "]"
-    if is_map(value):
-        pairs = [(_nested(_map_key(from_key(key))), _nested(one)) for key, one in value.items()]
-        return "{" + ", ".join(f"{key}:{one}" for key, one in sorted(pairs)) + "}"
+    if kind is list or is_map(value):
+        if id(value) not in known:
+            known[id(value)] = _of_parts(value, known)
+        return known[id(value)]
     raise _bad("s", value, "strings, numbers, bools, bytes, lists, maps, times and types")
+
+
+def _of_parts(value: Any, known: dict[int, str]) -> str:
+    parts: list[str] = []
+    if kind_of(value) is list:
+        left, right = "[", "]"
+        for item in value:
+            parts.append(_nested(item, known))
+    else:
+        left, right = "{", "}"
+        pairs = [(_nested(_map_key(from_key(key)), known), _nested(one, known)) for key, one in value.items()]
+        parts = [f"{key}:{one}" for key, one in sorted(pairs)]
+    check_size(sum(map(len, parts)))
+    return left + ", ".join(parts) + right
 
 
 def _map_key(key: Any) -> Any:

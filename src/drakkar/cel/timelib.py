@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -57,9 +58,10 @@ def parse_duration(text: str) -> Duration | None:
         part = _PART.match(rest, at)
         if part is None or not (part[1] or (part[2] or "")[1:]):
             return None
-        digits = part[1] + (part[2] or "")[1:]
-        scale = len(part[2] or ".") - 1
-        total += Fraction(int(digits) * _UNITS[part[3]], 10**scale)
+        whole, fraction = part[1].lstrip("0"), (part[2] or "")[1:][:18]
+        if len(whole) > 19:
+            return None
+        total += Fraction(int((whole or "0") + fraction) * _UNITS[part[3]], 10 ** len(fraction))
         at = part.end()
     nanos = int(total)
     if not rest or nanos > INT_MAX + negative:
@@ -118,9 +120,15 @@ def _fraction(nanos: int) -> str:
 
 
 def duration_text(value: Duration) -> str:
-    """Seconds with an ``s``."""
-    seconds, nanos = divmod(abs(value.nanos), _SECOND)
-    return f"{'-' if value.nanos < 0 else ''}{seconds}{_fraction(nanos)}s"
+    """Seconds with an ``s``, as precise as a double is."""
+    return f"{Decimal(repr(_units(value, _SECOND))):f}".removesuffix(".0") + "s"
+
+
+def _units(value: Duration, unit: int) -> float:
+    """A duration as a double of some unit of nanoseconds, rounded as the reference rounds."""
+    whole, rest = divmod(abs(value.nanos), unit)
+    number = whole + rest / unit
+    return -number if value.nanos < 0 else number
 
 
 def timestamp_text(value: Timestamp) -> str:
@@ -178,7 +186,7 @@ def _part(name: str) -> Callable[..., int]:
             if name == "getMilliseconds":
                 return int(Fraction(value.nanos, 10**6))
             if name in _DURATION_PARTS:
-                return int(Fraction(value.nanos, _DURATION_PARTS[name]))
+                return int(_units(value, _DURATION_PARTS[name]))
         raise no_overload(name, value)
 
     return get

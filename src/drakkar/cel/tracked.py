@@ -17,6 +17,7 @@ from drakkar.cel.cost import AUTHORIZATION_CHECK, FORMAT_PATTERNS, LIST_BASE, MA
 from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.folding import Constants, is_set_membership
 from drakkar.cel.library import FUNCTIONS
+from drakkar.cel.limits import MAX_WORK, WORK, LimitExceeded
 from drakkar.cel.members import has, select, select_optional
 from drakkar.cel.operators import index, optional_index
 from drakkar.cel.syntax import Call, Comprehension, Ident, ListNode, MapNode, Node, Select, StructNode
@@ -26,21 +27,25 @@ from drakkar.cel.values import NONE, Format, Optional, is_map, is_opaque, kind_o
 class Meter:
     """Counts costs against a limit."""
 
-    __slots__ = ("cost", "limit")
+    __slots__ = ("_compared", "_made", "cost", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.cost = 0
+        self._made = 0
+        self._compared = WORK.done
 
     def add(self, cost: int) -> None:
         """Count; raises beyond the limit."""
         self.cost += cost
         if self.cost > self.limit:
-            raise _LimitExceeded
+            raise LimitExceeded
 
-
-class _LimitExceeded(Exception):
-    """Not an :class:`EvaluationError` while it travels: no operator may absorb it."""
+    def use(self, size: int) -> None:
+        """Count what was made and compared, which costs do not show; raises beyond what an evaluation may do."""
+        self._made += size
+        if self._made + WORK.done - self._compared > MAX_WORK:
+            raise LimitExceeded
 
 
 class _Lazy:
@@ -64,7 +69,7 @@ def run(node: Node, constants: Constants, scope: _Scope, meter: Meter, overrides
     """The value of the tree with the variables of ``scope``; raises :class:`EvaluationError`."""
     try:
         return _Tracker(constants, meter, overrides or {}).value(node, scope)
-    except _LimitExceeded:
+    except LimitExceeded:
         raise EvaluationError("cost-limit", "operation cancelled: actual cost limit exceeded") from None
 
 
@@ -224,6 +229,8 @@ class _Tracker:
         self._meter.add(_call_cost(node, values, result))
         if failure is not None:
             raise failure
+        kind = kind_of(result)
+        self._meter.use(len(result) if kind is list or kind is str else 0)
         return result
 
     def _logic(self, node: Call, scope: _Scope, decides: bool) -> bool:
@@ -398,7 +405,9 @@ def _ip(args: list[Any], result: Any, node: Call) -> int:
 
 
 def _validate(args: list[Any], result: Any, node: Call) -> int:
-    pattern = FORMAT_PATTERNS[args[0].name] if type(args[0]) is Format else 0
+    if type(args[0]) is not Format:
+        return 1
+    pattern = FORMAT_PATTERNS[args[0].name]
     return _text(1 + size_of(args[1])) * _text(pattern, REGEX)
 
 

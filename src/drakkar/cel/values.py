@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from drakkar.api.quantity import Quantity
 from drakkar.api.semver import Semver
 from drakkar.cel.errors import EvaluationError, no_overload
+from drakkar.cel.limits import MAX_COMPARED, WORK, LimitExceeded
 
 #: ``type``, for dispatch on exact types without the static narrowing that would make elements unknown.
 kind_of: Final = cast("Callable[[Any], Any]", type)
@@ -263,14 +264,8 @@ def equals(one: Any, other: Any) -> bool:
         return one is other
     if kind in _NUMBERS:
         return kind2 in _NUMBERS and one == other
-    if kind is list:
-        return kind2 is list and len(one) == len(other) and all(map(_not_unequal, one, other))
-    if kind is dict or kind is DomainMap:
-        return (
-            is_map(other)
-            and len(one) == len(other)
-            and all(key in other and _not_unequal(one[key], other[key]) for key in one)
-        )
+    if kind is list or kind is dict or kind is DomainMap:
+        return _Comparison().containers(one, other)
     if kind in _STRICT:
         if kind2 is not kind and not (kind is Sum and kind2 is Quantity):
             raise no_overload("==", one, other)
@@ -302,12 +297,46 @@ def _same_opaque(one: Any, other: Any) -> bool:
     return one == other
 
 
-def _not_unequal(one: Any, other: Any) -> bool:
-    """Equality of parts of lists and maps: what cannot be compared counts as equal there, as upstream has it."""
-    try:
-        return equals(one, other)
-    except EvaluationError:
-        return True
+class _Comparison:
+    """One comparison of two lists or maps. Pairs met before are not compared again: parts may be shared many times."""
+
+    __slots__ = ("_known", "_left")
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
+        self._left = MAX_COMPARED
+
+    def containers(self, one: Any, other: Any) -> bool:
+        """Whether two values, the first of which is a list or map, are equal."""
+        if kind_of(one) is list:
+            if kind_of(other) is not list or len(one) != len(other):
+                return False
+            pairs = zip(one, other, strict=True)
+        else:
+            if not is_map(other) or len(one) != len(other) or any(key not in other for key in one):
+                return False
+            pairs = ((value, other[key]) for key, value in one.items())
+        self._left -= len(one)
+        WORK.done += len(one)
+        if self._left < 0:
+            raise LimitExceeded
+        place = (id(one), id(other))
+        found = self._known.get(place)
+        if found is None:
+            found = self._known[place] = all([self._parts(left, right) for left, right in pairs])
+        return found
+
+    def _parts(self, one: Any, other: Any) -> bool:
+        """Equality of parts: what cannot be compared counts as equal there, as upstream has it."""
+        kind = kind_of(one)
+        if kind is list or kind is dict or kind is DomainMap:
+            return self.containers(one, other)
+        if kind is Optional and kind_of(other) is Optional and one.present and other.present:
+            return self._parts(one.value, other.value)
+        try:
+            return equals(one, other)
+        except EvaluationError:
+            return True
 
 
 def same(one: Any, other: Any) -> bool:
