@@ -15,6 +15,7 @@ from itertools import chain, islice
 
 from drakkar import allocator
 from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
+from drakkar.allocator.reasons import STAGES
 from drakkar.api.objects import is_deleting, key_of, name_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.selectors import node_selector_matches
@@ -44,6 +45,8 @@ COMPARED = 32
 SEARCHED = 512
 #: How many of the nodes that the allocator left out are looked at for the reason.
 EXPLAINED = 256
+#: How many of them are asked whether the pod could run there at all.
+SCANNED = 4096
 
 _DEVICES = (Cause.DEVICE,)
 _ANYTHING = tuple(Cause)
@@ -257,10 +260,8 @@ class _Attempt:
         feasible = problem.feasible()
         names = problem.ranked() if among is None else [name for name in problem.ranked() if name in among]
         if not names:
-            others = self.cluster.node_names() if among is None else among
-            reason = feasible.refusal or allocator.explain(problem, islice(others, EXPLAINED))
-            self.details = self.details or reason
-            self._refuse(refusal(self._device_text(reason), *_DEVICES), len(others))
+            others = self.cluster.node_names() if among is None else [*among]
+            self._lack_devices(problem, others, [], feasible.refusal)
             return None
         return self._search(problem, wanted, extended, names, among)
 
@@ -344,19 +345,39 @@ class _Attempt:
                     return Pending(outcome.error_class, message, claims=self.keys, error=True)
                 self._refuse(refusal(outcome.message, *_DEVICES), on=node.name)
             elif isinstance(outcome, GaveUp):
-                self.details = outcome.reason
+                self._note_details(outcome.reason)
                 self._refuse(Refusal(self._device_text(outcome.reason), frozenset(_ANYTHING)), on=node.name)
             else:
                 refused.append(node.name)
-                self.details = self.details or outcome.reason
+                self._note_details(outcome.reason)
         if best is not None:
             return best[1]
         inside = frozenset(names)
         others = [name for name in self.cluster.node_names() if name not in inside and (among is None or name in among)]
-        if others or refused:
-            excluded = allocator.explain(problem, [*refused, *others[:EXPLAINED]])
-            self._refuse(refusal(self._device_text(excluded), *_DEVICES), len(others) + len(refused))
+        self._lack_devices(problem, others, refused, None)
         return None
+
+    def _lack_devices(
+        self, problem: Problem, others: Sequence[str], refused: Sequence[str], known: Reason | None
+    ) -> None:
+        """Tells of nodes where devices are the matter: ``refused`` were searched, ``others`` left out by the allocator.
+
+        Nodes where the pod may not run anyway are told of by that, so that the reason is one of nodes that it
+        could use. ``known`` is the reason over all of ``others``, if there is one.
+        """
+        allowed = [node.name for node in self._fit(others[:SCANNED], aside=True)]
+        usable = [*refused, *allowed, *others[SCANNED:]]
+        if not usable:
+            return
+        if known is None or len(usable) < len(others):
+            known = allocator.explain(problem, usable[:EXPLAINED])
+        self._note_details(known)
+        self._refuse(refusal(self._device_text(known), *_DEVICES), len(usable))
+
+    def _note_details(self, reason: Reason) -> None:
+        """Keeps the reason that came furthest; what was not decided is further than all that was."""
+        if self.details is None or _distance(reason) > _distance(self.details):
+            self.details = reason
 
     def _charge(
         self, allocations: Sequence[tuple[resource.ResourceClaim, resource.AllocationResult]], extended: Extended | None
@@ -379,7 +400,7 @@ class _Attempt:
     def _refuse(self, why: Refusal, nodes: int = 1, *, on: str = "") -> None:
         self.refusals[why.text] += nodes
         self.causes |= why.causes
-        if on:
+        if on and len(self.by_node) < EXPLAINED:
             self.by_node[on] = why.text
 
     def _first_choices_first(self, wanted: Sequence[resource.ResourceClaim], names: Sequence[str]) -> list[str]:
@@ -446,8 +467,10 @@ class _Attempt:
 
     # nodes
 
-    def _fit(self, names: Iterable[str]) -> Iterator[Node]:
-        """The nodes that pass everything but devices; the others are counted."""
+    def _fit(self, names: Iterable[str], *, aside: bool = False) -> Iterator[Node]:
+        """The nodes that pass everything but devices; the others are counted. ``aside``: devices lack there in any
+        case, so that no claim can be blamed.
+        """
         for name in names:
             node = self.cluster.nodes.get(name)
             if node is None:
@@ -458,7 +481,10 @@ class _Attempt:
                 continue
             blocking = self._claim_elsewhere(node)
             if blocking is not None:
-                self._note_unavailable(blocking, 1)
+                if aside:
+                    self._refuse(_not_available(blocking))
+                else:
+                    self._note_unavailable(blocking, 1)
                 continue
             yield node
 
@@ -471,7 +497,7 @@ class _Attempt:
 
     def _note_unavailable(self, claim: resource.ResourceClaim, nodes: int) -> None:
         self.unavailable[uid_of(claim)] = claim
-        self._refuse(refusal(f"resourceclaim {name_of(claim)} not available on the node", Cause.CLAIM), nodes)
+        self._refuse(_not_available(claim), nodes)
 
     def _crowded(self, node: Node) -> Refusal | None:
         """The limit of pods per node of one of the pod's claims, where the node has reached it."""
@@ -512,10 +538,11 @@ class _Attempt:
             text = "no nodes available to schedule pods"
             return Pending("node-unfit", text, causes=frozenset((Cause.NODE,)), claims=self.keys)
         parts = sorted(f"{count} {text}" for text, count in self.refusals.items())
-        if details is not None:
+        # Where an allocated claim alone is in the way, everything else was all right: no node came further.
+        if self.unavailable:
+            word, details = "claim-on-other-node", None
+        elif details is not None:
             word = details.reason
-        elif self.unavailable:
-            word = "claim-on-other-node"
         else:
             word = "node-unfit"
         release = next((c for c in self.unavailable.values() if releasable(self.cluster, self.pod, c)), None)
@@ -531,3 +558,11 @@ class _Attempt:
             discard=self.kept if release is None else None,
             nodes=self.by_node,
         )
+
+
+def _distance(reason: Reason) -> int:
+    return STAGES.index(reason.reason) if reason.reason in STAGES else len(STAGES)
+
+
+def _not_available(claim: resource.ResourceClaim) -> Refusal:
+    return refusal(f"resourceclaim {name_of(claim)} not available on the node", Cause.CLAIM)

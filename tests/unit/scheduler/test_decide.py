@@ -296,3 +296,42 @@ def test_a_shape_with_all_its_hosts_fit_is_preferred_to_one_with_a_cordoned_host
     state.set_node(node("h3", unschedulable=True))
     # One pod waits, one host of each shape can take it: better than not to run at all.
     assert placed(state, pod("p0", "c")).node in ("h0", "h2")
+
+
+def test_the_reason_is_one_of_nodes_that_the_pod_could_use() -> None:
+    """Free devices on a node that the pod may not use are no reason, nor are those in use there."""
+    held = allocated(claim("held"), "b", "gpu-0")
+    world = (device_class(), node_slice("a", 1), node_slice("b", 1), held, claim("c"))
+    on_b = {"nodeSelector": {"kubernetes.io/hostname": "b"}}
+    refused = decide(cluster(node("a"), node("b"), *world), view(pod("p", "c", **on_b)))
+    assert isinstance(refused, Pending)
+    assert refused.reason == "in-use"
+    assert "1 node(s) didn't match Pod's node affinity/selector" in refused.message
+    assert "1 cannot allocate all claims (in-use" in refused.message
+    # Nothing is published where it may run, however much is in use elsewhere.
+    on_c = {"nodeSelector": {"kubernetes.io/hostname": "c"}}
+    state = cluster(node("b"), node("c"), device_class(), node_slice("b", 1), held, claim("c"))
+    refused = decide(state, view(pod("p", "c", **on_c)))
+    assert isinstance(refused, Pending)
+    assert refused.reason == "no-slice-of-driver"
+    # No node at all: the rules of nodes are the reason.
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "x"}}
+    refused = decide(state, view(pod("p", "c", **nowhere)))
+    assert isinstance(refused, Pending)
+    assert (refused.reason, refused.details) == ("node-unfit", None)
+
+
+def test_an_allocated_claim_that_alone_is_in_the_way_is_the_reason() -> None:
+    bound = allocated(claim("bound"), "a", "gpu-0", reserved=("other",))
+    world = (
+        node("a"),
+        node("b"),
+        device_class(),
+        node_slice("b", 1),
+        bound,
+        claim("c"),
+        pod("other", "bound", node="a"),
+    )
+    refused = decide(cluster(*world), view(pod("p", "bound", "c")))
+    assert isinstance(refused, Pending)
+    assert refused.reason == "claim-on-other-node"
