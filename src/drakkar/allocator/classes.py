@@ -17,6 +17,7 @@ from typing import Final
 from drakkar.allocator.plan import Plan
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution
+from drakkar.allocator.wishes import all_wishes
 from drakkar.inventory.pools import Base
 from drakkar.inventory.snapshot import Node, NodeView, Snapshot
 
@@ -56,13 +57,14 @@ class Classes:
         self._alternatives = [
             alternative for claim in plan.claims for request in claim.requests for alternative in request.alternatives
         ]
+        self.wishes = all_wishes(plan)
         named = [c.attribute for claim in plan.claims for c in (*claim.constraints, *claim.wishes)]
         self._attributes = list(dict.fromkeys(named))
         #: Names without a domain are looked up differently, and derived attributes are computed: nothing is shared.
         self._shared = not plan.derived and all("/" in attribute for attribute in self._attributes)
         #: Whether nodes differ for the claims: one was seen on which they can have partitions, of which some spoil more
         #: than others, or they prefer something.
-        self.partial = any(claim.wishes for claim in plan.claims)
+        self.partial = bool(self.wishes)
         self._kinds: dict[Key, PoolKind] = {}
         self._kind_of: dict[int, PoolKind] = {}
         self._known: dict[Key, NodeClass] = {}

@@ -254,10 +254,14 @@ class _Explainer:
                     f"no combination of devices satisfies the constraint on {', '.join(dict.fromkeys(attributes))}",
                 )
             )
-        lifts.append(("capacity-exhausted", "the shareable devices have too little capacity for all requests together"))
-        lifts.append(
-            ("counters-exhausted", f"the shared counters do not suffice for all requests together: {self._sets()}")
-        )
+        # A limit that the node's devices do not have need not be lifted.
+        bases = [seen.view.base for seen in self.task.view.pools]
+        if any(base.multi or base.drawn() for base in bases) or any(state.consumed for state in self.task.states):
+            text = "the shareable devices have too little capacity for all requests together"
+            lifts.append(("capacity-exhausted", text))
+        if any(base.declared for base in bases):
+            text = f"the shared counters do not suffice for all requests together: {self._sets()}"
+            lifts.append(("counters-exhausted", text))
         lifted: set[str] = set()
         for word, text in lifts:
             lifted.add(word)

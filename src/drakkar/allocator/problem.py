@@ -27,7 +27,7 @@ from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution, allocations, solution, writable
 from drakkar.allocator.search import BudgetSpent, Search
 from drakkar.allocator.stages import first_solution
-from drakkar.allocator.wishes import Granted, all_wishes, wishes_of, with_wishes
+from drakkar.allocator.wishes import Granted, wishes_of, with_wishes
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
@@ -121,7 +121,7 @@ class Problem:
         known = plan.known
         self._classes = known if isinstance(known, Classes) else Classes(plan)
         plan.known = self._classes
-        self._wishes = all_wishes(plan)
+        self._wishes = self._classes.wishes
 
     # All nodes.
 
@@ -179,14 +179,11 @@ class Problem:
         if memory.version == snapshot.version:
             return memory
         log, start = snapshot.shared.log, snapshot.shared.log_start
-        touched: frozenset[str] | set[str] | None = None
+        touched: frozenset[str] | None = None
         if memory.version >= start and memory.version >= 0:
-            touched = frozenset()
-            for entry in log[memory.version - start : snapshot.version - start]:
-                if entry is None:
-                    touched = None
-                    break
-                touched = touched | entry if touched else entry
+            news = log[memory.version - start : snapshot.version - start]
+            if None not in news:
+                touched = frozenset[str]().union(*[entry for entry in news if entry is not None])
         self._look(memory, touched)
         memory.version = snapshot.version
         return memory

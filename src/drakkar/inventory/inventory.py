@@ -285,20 +285,22 @@ class Inventory:
             del books[uid]
         touched: dict[PoolKey, PoolUsage] = {}
         for holding in old:
-            touched[holding.pool] = self._usage_of(holding.pool, touched).released(holding)
+            self._own_usage(holding.pool, touched).release(holding)
         for holding in new:
-            touched[holding.pool] = self._usage_of(holding.pool, touched).booked(holding)
+            self._own_usage(holding.pool, touched).book(holding)
         for key, usage in touched.items():
             self._usage[self._index.setdefault(key, len(self._index))] = usage
             pool = self._pools.get(key)
             if pool is not None:
                 self._note(self._reached(pool))
 
-    def _usage_of(self, key: PoolKey, touched: dict[PoolKey, PoolUsage]) -> PoolUsage:
-        if key in touched:
-            return touched[key]
-        index = self._index.get(key)
-        return UNUSED if index is None else self._usage[index]
+    def _own_usage(self, key: PoolKey, touched: dict[PoolKey, PoolUsage]) -> PoolUsage:
+        """The pool's usage for this booking, a copy that nobody else has."""
+        found = touched.get(key)
+        if found is None:
+            index = self._index.get(key)
+            found = touched[key] = (UNUSED if index is None else self._usage[index]).copy()
+        return found
 
     def _remember_draws(self, old: Pool, new: Pool | None) -> None:
         """Keeps what held devices drew from counters when they vanish or change (policy ``drakkar``)."""

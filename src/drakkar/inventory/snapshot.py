@@ -7,8 +7,13 @@ it, for plans and for deciding about several pods before anything is written.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+=======
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+>>>>>>> 042184f (wip)
 from itertools import count
 from typing import Any
 
@@ -20,7 +25,7 @@ from drakkar.inventory.pages import Pages, Shards
 from drakkar.inventory.pools import BaseUsage, Pool, PoolView, usage_on
 from drakkar.inventory.selection import SelectorTable
 from drakkar.inventory.switches import Switches
-from drakkar.inventory.usage import PoolUsage, holdings_of
+from drakkar.inventory.usage import Holding, PoolUsage, holdings_of
 
 NO_POOLS: tuple[Pool, ...] = ()
 
@@ -270,18 +275,20 @@ class Snapshot:
 
     def assume(self, allocation: AllocationResult) -> Snapshot:
         """A snapshot in which somebody holds this allocation too."""
-        usage = self._usage.fork()
-        for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
-            pool = self.world.pools.get(holding.pool)
-            if pool is not None:
-                usage[pool.index] = usage[pool.index].booked(holding)
-        return Snapshot(self.world, usage, self.shared, None)
+        return self._with(allocation, PoolUsage.book)
 
     def release(self, allocation: AllocationResult) -> Snapshot:
         """A snapshot in which this allocation, held before, is free again."""
+        return self._with(allocation, PoolUsage.release)
+
+    def _with(self, allocation: AllocationResult, change: Callable[[PoolUsage, Holding], None]) -> Snapshot:
         usage = self._usage.fork()
+        own: dict[int, PoolUsage] = {}
         for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
             pool = self.world.pools.get(holding.pool)
-            if pool is not None:
-                usage[pool.index] = usage[pool.index].released(holding)
+            if pool is None:
+                continue
+            if pool.index not in own:
+                usage[pool.index] = own[pool.index] = usage[pool.index].copy()
+            change(own[pool.index], holding)
         return Snapshot(self.world, usage, self.shared, None)

@@ -1,7 +1,7 @@
 """What allocations hold in one pool.
 
 Holdings are kept by name, not by position, because a claim can hold a device that its driver
-no longer publishes. Values are never changed in place: booking makes a new one, so a snapshot
+no longer publishes. A usage that others have seen is never changed: booking copies it first, so a snapshot
 keeps the state it was taken with.
 
 Source: spec/allocation.md sections 1 and 12.1.
@@ -61,7 +61,8 @@ class PoolUsage:
         #: Derived state per member set of the pool; see :mod:`drakkar.inventory.pools`.
         self.cache: dict[int, object] = {}
 
-    def _copy(self) -> PoolUsage:
+    def copy(self) -> PoolUsage:
+        """A usage of its own, to be changed with :meth:`book` and :meth:`release` before anybody else sees it."""
         other = PoolUsage.__new__(PoolUsage)
         other.dedicated = self.dedicated.copy()
         other.shares = self.shares
@@ -70,55 +71,48 @@ class PoolUsage:
         other.cache = {}
         return other
 
-    def booked(self, holding: Holding) -> PoolUsage:
-        """The usage with one more holding."""
-        other = self._copy()
+    def book(self, holding: Holding) -> None:
+        """Adds a holding."""
         name = holding.device
         if holding.told is not None:
             known = self.ghosts.get(name)
-            other.ghosts = {**self.ghosts, name: holding.told if known is None else known.joined(holding.told)}
+            self.ghosts = {**self.ghosts, name: holding.told if known is None else known.joined(holding.told)}
         if holding.share is None:
-            other.dedicated[name] = other.dedicated.get(name, 0) + 1
-            return other
+            self.dedicated[name] = self.dedicated.get(name, 0) + 1
+            return
         held = dict(self.shares.get(name, {}))
         held[holding.share] = held.get(holding.share, 0) + 1
-        other.shares = {**self.shares, name: held}
+        self.shares = {**self.shares, name: held}
         if holding.capacity:
             sums = dict(self.consumed.get(name, {}))
             for capacity, nanos in holding.capacity:
                 sums[capacity] = sums.get(capacity, 0) + nanos
-            other.consumed = {**self.consumed, name: sums}
-        return other
+            self.consumed = {**self.consumed, name: sums}
 
-    def released(self, holding: Holding) -> PoolUsage:
-        """The usage with one holding less."""
-        other = self._copy()
+    def release(self, holding: Holding) -> None:
+        """Takes a holding away."""
         name = holding.device
         if holding.share is None:
-            left = other.dedicated.pop(name, 0) - 1
+            left = self.dedicated.pop(name, 0) - 1
             if left > 0:
-                other.dedicated[name] = left
+                self.dedicated[name] = left
         else:
             held = dict(self.shares.get(name, {}))
             count = held.pop(holding.share, 0) - 1
             if count > 0:
                 held[holding.share] = count
-            other.shares = {**self.shares, name: held}
             sums = dict(self.consumed.get(name, {}))
             for capacity, nanos in holding.capacity:
                 sums[capacity] = sums.get(capacity, 0) - nanos
-            other.consumed = {**self.consumed, name: {key: value for key, value in sums.items() if value}}
-            if not held:
-                del other.shares[name]
-            if not other.consumed[name]:
-                del other.consumed[name]
-        if other.ghosts and not other.holds(name):
-            other.ghosts = {key: value for key, value in other.ghosts.items() if key != name}
-        return other
+            sums = {key: value for key, value in sums.items() if value}
+            self.shares = {key: value for key, value in {**self.shares, name: held}.items() if value}
+            self.consumed = {key: value for key, value in {**self.consumed, name: sums}.items() if value}
+        if self.ghosts and not self.holds(name):
+            self.ghosts = {key: value for key, value in self.ghosts.items() if key != name}
 
     def with_ghosts(self, ghosts: dict[str, Remembered]) -> PoolUsage:
         """The usage with remembered draws of devices that are no longer published as they were."""
-        other = self._copy()
+        other = self.copy()
         other.ghosts = ghosts
         return other
 
