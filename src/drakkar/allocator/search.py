@@ -574,15 +574,20 @@ class Search:
         for number, state in enumerate(self.task.states):
             for local in bits(state.held_groups):
                 self._join_groups(groups, number, local)
+            if not self._upstream:
+                for counter_set, mine in state.lost_groups:
+                    self._join(groups.setdefault((number, counter_set), []), mine)
         return groups
 
     def _join_groups(self, groups: _Groups, number: int, local: int) -> None:
         for use in self.bases[number].devices[local].device.consumesCounters or ():
-            mine = frozenset(use.compatibilityGroups or ())
-            stack = groups.setdefault((number, use.counterSet), [])
-            # The first member decides whether the set is for devices with groups or for those without.
-            open_ = stack[-1] if stack else mine or None
-            stack.append(open_ & mine if open_ is not None and mine else open_)
+            self._join(groups.setdefault((number, use.counterSet), []), frozenset(use.compatibilityGroups or ()))
+
+    @staticmethod
+    def _join(stack: list[frozenset[str] | None], mine: frozenset[str]) -> None:
+        # The first member decides whether the set is for devices with groups or for those without.
+        open_ = stack[-1] if stack else mine or None
+        stack.append(open_ & mine if open_ is not None and mine else open_)
 
     def _groups_fit(self, number: int, local: int) -> bool:
         groups = self._groups or {}

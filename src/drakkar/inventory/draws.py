@@ -52,13 +52,15 @@ class Remembered:
 
     fixed: Mapping[CounterName, int]
     shares: frozenset[tuple[str, str, str]] = frozenset()
+    #: Per counter set, the compatibility groups (empty: of a device without groups).
+    groups: frozenset[tuple[str, frozenset[str]]] = frozenset()
 
     def joined(self, other: Remembered) -> Remembered:
-        """The larger of both, counter by counter."""
+        """The larger of both, counter by counter, and the groups of both."""
         fixed = dict(self.fixed)
         for counter, nanos in other.fixed.items():
             fixed[counter] = max(fixed.get(counter, 0), nanos)
-        return Remembered(fixed, self.shares | other.shares)
+        return Remembered(fixed, self.shares | other.shares, self.groups | other.groups)
 
 
 def of_device(device: Device) -> Remembered:
@@ -69,7 +71,10 @@ def of_device(device: Device) -> Remembered:
             key = use.counterSet, counter
             fixed[key] = fixed.get(key, 0) + amount(value.value)
     shares = frozenset((d.capacity, d.counter_set, d.counter) for d in drawn.draws_of(device))
-    return Remembered(fixed, shares)
+    groups = frozenset(
+        (use.counterSet, frozenset(use.compatibilityGroups or ())) for use in device.consumesCounters or ()
+    )
+    return Remembered(fixed, shares, groups)
 
 
 def of_name(devices: Iterable[Device]) -> Remembered | None:
@@ -81,7 +86,7 @@ def of_name(devices: Iterable[Device]) -> Remembered | None:
             fixed = dict(found.fixed)
             for counter, nanos in mine.fixed.items():
                 fixed[counter] = fixed.get(counter, 0) + nanos
-            mine = Remembered(fixed, found.shares | mine.shares)
+            mine = Remembered(fixed, found.shares | mine.shares, found.groups | mine.groups)
         found = mine
     return found
 
@@ -148,6 +153,17 @@ def _consumed(base: Base, usage: PoolUsage, name: str, capacity: str) -> int:
     return consumed if said else whole
 
 
+def lost_groups(base: Base, usage: PoolUsage) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Compatibility groups of held devices that are no longer published so: they bind newcomers all the same."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    for name in usage.held():
+        now = base.draws_of(name)
+        before = usage.ghosts.get(name) or (of_name(base.elsewhere(name)) if now is None else None)
+        if before is not None:
+            found |= before.groups if now is None else before.groups - now.groups
+    return tuple(sorted(found, key=lambda entry: (entry[0], sorted(entry[1]))))
+
+
 # The allocation's own record.
 
 API_VERSION: Final = f"{DOMAIN}/v1alpha1"
@@ -166,6 +182,8 @@ class _Entry(msgspec.Struct, kw_only=True):
     counters: dict[str, dict[str, str]] = {}
     #: Capacity → ``counter set/counter``.
     shares: dict[str, str] = {}
+    #: Counter set → compatibility groups.
+    groups: dict[str, list[str]] = {}
 
 
 class _Parameters(msgspec.Struct, kw_only=True):
@@ -192,8 +210,16 @@ def recorded(definitions: Mapping[DeviceKey, Device], allocation: AllocationResu
         }
         draws = drawn.draws_of(device)
         shares = {draw.capacity: f"{draw.counter_set}/{draw.counter}" for draw in draws if draw.counter}
+        groups = {
+            use.counterSet: use.compatibilityGroups for use in device.consumesCounters or () if use.compatibilityGroups
+        }
         entries[key] = _Entry(
-            driver=result.driver, pool=result.pool, device=result.device, counters=counters, shares=shares
+            driver=result.driver,
+            pool=result.pool,
+            device=result.device,
+            counters=counters,
+            shares=shares,
+            groups=groups,
         )
     if not entries:
         return allocation
@@ -247,7 +273,8 @@ def _remembered(entry: _Entry) -> Remembered:
     for capacity, source in entry.shares.items():
         counter_set, _, counter = source.partition("/")
         shares.add((capacity, counter_set, counter))
-    return Remembered(fixed, frozenset(shares))
+    groups = frozenset((name, frozenset(entry.groups.get(name, ()))) for name in entry.counters)
+    return Remembered(fixed, frozenset(shares), groups)
 
 
 def device_key(result: DeviceRequestAllocationResult) -> DeviceKey:

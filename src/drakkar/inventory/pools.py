@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from drakkar.api.resource.v1 import Device
 from drakkar.inventory.devices import DeviceRecord, PoolKey, Scalar, SliceRecord, amount, scalar_of, values_of
-from drakkar.inventory.draws import Draw, Remembered, find_draws, kept, of_name
+from drakkar.inventory.draws import Draw, Remembered, find_draws, kept, lost_groups, of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import UNUSED, PoolUsage
@@ -428,6 +428,7 @@ class BaseUsage:
         "busy_kept",
         "consumed",
         "held_groups",
+        "lost_groups",
         "negative",
         "residual",
         "residual_kept",
@@ -473,9 +474,12 @@ class BaseUsage:
         self.negative = any(left < 0 for left in self.residual)
         #: Positions held in any form, whose compatibility groups bind newcomers.
         self.held_groups = 0
+        #: (counter set, groups) of held devices that are gone or have other groups now (policy ``drakkar``).
+        self.lost_groups: tuple[tuple[str, frozenset[str]], ...] = ()
         if base.groups:
             for name in held:
                 self.held_groups |= base.by_name.get(name, 0)
+            self.lost_groups = lost_groups(base, usage)
 
     def fitting(self, upstream: bool) -> int:
         """Positions for which the counters left suffice; a device with shares out has paid already."""
@@ -510,7 +514,7 @@ class BaseUsage:
         """Equal for states of one form in which the same is left."""
         consumed = [(position, tuple(sorted(sums.items()))) for position, sums in sorted(self.consumed.items())]
         left = tuple(self.residual), tuple(self.residual_kept)
-        return (self.busy, self.shared, tuple(consumed), left, self.unknown, self.held_groups)
+        return (self.busy, self.shared, tuple(consumed), left, self.unknown, self.held_groups, self.lost_groups)
 
 
 def usage_on(base: Base, usage: PoolUsage) -> BaseUsage:

@@ -10,9 +10,9 @@ import pytest
 from drakkar.allocator import Fits, NoFit
 from drakkar.api.resource import v1
 from drakkar.api.resource.validation import validate_update
-from drakkar.inventory import Inventory
+from drakkar.inventory import Inventory, Switches
 from drakkar.inventory.draws import recorded
-from tests.support.allocation import DRIVER, allocated, claim, device, inventory, published, request, solve
+from tests.support.allocation import DRIVER, allocated, chosen, claim, device, inventory, published, request, solve
 
 POOL: dict[str, Any] = {"pool": "p", "count": 2}
 COUNTERS = published("counters", counters={"c": {"m": "4"}}, **POOL)
@@ -109,6 +109,34 @@ def test_what_nobody_knows_blocks_what_draws() -> None:
     assert "nothing says what held device d0 draws" in refused.reason.message
     books.remove_claim("default", "held")
     assert devices_left(books) == 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_compatibility_groups_of_a_vanished_device_bind_newcomers(restarted: bool) -> None:
+    def grouped(*groups: str | None) -> v1.ResourceSlice:
+        devices = [
+            device(
+                f"d{n}",
+                attributes={"kind": "part", "n": n},
+                consumesCounters=[
+                    {"counterSet": "c", "counters": {"m": {"value": "1"}}, "compatibilityGroups": [group]}
+                ],
+            )
+            for n, group in enumerate(groups)
+            if group is not None
+        ]
+        return published("parts", devices, **POOL)
+
+    switches = Switches(CompatibilityGroups=True)
+    books = inventory(COUNTERS, grouped("mig", "vgpu", "mig"), switches=switches)
+    written = held(books, record=True)
+    books.set_claim(written)
+    if restarted:
+        books = inventory(COUNTERS, grouped(None, "vgpu", "mig"), written, switches=switches)
+    else:
+        books.set_slice(grouped(None, "vgpu", "mig"))
+    assert chosen(solve(books, claim(request()), policy="drakkar")) == ["d2"]
+    assert chosen(solve(books, claim(request()))) == ["d1"]
 
 
 def test_a_pool_without_counters_does_not_mind() -> None:
