@@ -7,13 +7,9 @@ it, for plans and for deciding about several pods before anything is written.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-=======
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from dataclasses import dataclass, field
->>>>>>> 042184f (wip)
 from itertools import count
 from typing import Any
 
