@@ -88,7 +88,7 @@ class Agent:
         self.paths = Paths(settings.root)
         self._slices = Slices(client, clock, settings.node, patience=settings.slice_patience)
         self.healths = DeviceHealths(clock.monotonic)
-        self.plugins = Plugins(self.paths.registry, clock, health=self._health_heard, usable=self._slices.usable)
+        self.plugins = Plugins(self.paths.registry, clock, health=self._health_heard, usable=self._usable)
         self._runtime = runtime
         self._tls = tls
         self._network = network or HostNetwork(settings.address, settings.api)
@@ -295,6 +295,13 @@ class Agent:
         await self._client.patch(NODE, patch.name, None, patch.body, type="strategic", subresource="status")
 
     # Devices.
+
+    def _usable(self, driver: str, usable: bool) -> None:
+        self._slices.usable(driver, usable)
+        if usable:
+            # Pods that could not be prepared, or not be unprepared, need not wait any longer.
+            for worker in list(self._workers.values()):
+                worker.wake()
 
     def _health_heard(self, driver: str, response: wire.NodeWatchResourcesResponse | None) -> None:
         self.healths.heard(driver, response)

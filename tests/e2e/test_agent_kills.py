@@ -1,0 +1,142 @@
+"""The agent is killed at every named point of a pod's life; nothing leaks and pods come to their end.
+
+``DRAKKAR_KILLS`` sets how many kills there are (every point in turn); the suite makes each point once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.kinds import POD
+from drakkar.api.objects import pod_is_done
+from drakkar.node.agent import mounts, shims
+from drakkar.node.agent.failpoints import POINTS
+from tests.support.agents import NODE, Cluster, cluster
+from tests.support.eventually import eventually
+from tests.support.shared import ROOT
+from tests.unit.node.agent.test_thin_path import Hello, gone, pod, prepare_cluster
+
+KILLS = int(os.environ.get("DRAKKAR_KILLS", "0")) or len(POINTS)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 20 * KILLS)]
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dk"))
+    try:
+        yield folder
+    finally:
+        mounts.unmount_below(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Holder(Hello):
+    """A driver that sees a device given twice."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.held: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def prepare(self, claim, devices):  # type: ignore[no-untyped-def]
+        for found in devices:
+            owner = self.held.setdefault(found.name, claim.metadata.uid)
+            if owner != claim.metadata.uid:
+                self.faults.append(f"{found.name} is held by {owner} and given to {claim.metadata.uid}")
+        return super().prepare(claim, devices)
+
+    def unprepare(self, claim, devices):  # type: ignore[no-untyped-def]
+        super().unprepare(claim, devices)
+        self.held = {name: owner for name, owner in self.held.items() if owner != claim.uid}
+
+
+async def _agent(site: Cluster, folder: Path, root: Path, runtime: str, failpoint: str) -> asyncio.subprocess.Process:
+    env = {**os.environ, "DRAKKAR_NODE_FAILPOINTS": failpoint, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    command = ["-m", "tests.support.agentmain", site.serving.url, str(folder / "pki"), str(root), runtime]
+    with (folder / "agent.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(sys.executable, *command, env=env, cwd=ROOT, stderr=log)
+
+
+def _alive(root: Path) -> list[str]:
+    """Processes of containers and their monitors that are still there."""
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode("utf-8", "replace")
+        except OSError:
+            continue
+        if str(root) in words and "agentmain" not in words and shims.start_time(int(path.parent.name)):
+            found.append(words.replace("\0", " "))
+    return found
+
+
+def test_kills_at_every_point(tmp_path: Path, root: Path) -> None:
+    usual = "oci" if os.geteuid() == 0 and shutil.which("runc") else "process"
+    runtime = os.environ.get("DRAKKAR_KILLS_RUNTIME", usual)
+    image = "host" if runtime == "oci" else "any"
+    rng = random.Random(7)
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            process = await _agent(site, tmp_path, root, runtime, "")
+            driver = Holder(tmp_path)
+            (root / "plugins_registry").mkdir(exist_ok=True)
+            await site.start_driver(driver)
+            died: list[str] = []
+            for number, point in zip(range(KILLS), itertools.cycle(POINTS), strict=False):
+                process.send_signal(signal.SIGTERM)
+                await process.wait()
+                process = await _agent(site, tmp_path, root, runtime, f"{point}:{rng.choice((1, 1, 2))}")
+                names = [f"p{number}-{kind}" for kind in ("ends", "stays")]
+                for name, script in zip(names, ("echo $HELLO", "sleep 1000"), strict=True):
+                    body = pod(name, script)
+                    body["spec"]["containers"][0]["image"] = image
+                    await site.client.create(POD, body)
+                # The second one is deleted once it runs, or at once where the agent died before.
+                for _ in range(100):
+                    if process.returncode is not None:
+                        break
+                    if (await site.pod(names[1]))["status"].get("phase") == "Running":
+                        break
+                    await asyncio.sleep(0.05)
+                await site.client.delete(POD, names[1], "default")
+                try:
+                    await asyncio.wait_for(process.wait(), 6)
+                    died.append(point)
+                    assert process.returncode == -signal.SIGKILL, (tmp_path / "agent.log").read_text()[-2000:]
+                    process = await _agent(site, tmp_path, root, runtime, "")
+                except TimeoutError:
+                    pass  # A second hit that did not come: nothing was killed this time.
+                await eventually(lambda n=names[0]: site.pod(n), pod_is_done, timeout=30)
+                await eventually(lambda n=names[1]: gone(site, n), bool, timeout=30)
+                await eventually(lambda: asyncio.sleep(0, driver.held), lambda held: not held, timeout=30)
+                done = await site.pod(names[0])
+                assert done["status"]["phase"] in ("Succeeded", "Failed")
+                await site.client.delete(POD, names[0], "default")
+                await eventually(lambda n=names[0]: gone(site, n), bool, timeout=30)
+                assert driver.faults == []
+            await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left, timeout=30)
+            assert not os.listdir(root / "claims")
+            assert await asyncio.to_thread(mounts.mounted_below, root) == []
+            await eventually(lambda: asyncio.to_thread(_alive, root), lambda found: not found, timeout=30)
+            process.kill()
+            await process.wait()
+            print(f"{len(died)} kills at {len(set(died))} of {len(POINTS)} points; node {NODE}")
+            assert len(POINTS) > KILLS or set(died) == set(POINTS)
+
+    asyncio.run(run())
