@@ -18,7 +18,6 @@ from drakkar.node.agent.agent import Agent, Settings
 from drakkar.node.agent.oci_runtime import OciRuntime
 from drakkar.node.agent.process_runtime import ProcessRuntime
 
-
 #: As in tests.support.agents, which would load a whole cluster.
 NODE = "n1"
 
