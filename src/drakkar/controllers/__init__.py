@@ -117,15 +117,16 @@ class Controllers:
         self._own_caches = caches is None
         self.caches = caches or Caches(client)
         self.ready = asyncio.Event()
+        self._made = {name: CONTROLLERS[name](client, clock, settings) for name in wanted}
         self.runners = {
             name: Runner(
                 client,
                 self.caches,
-                CONTROLLERS[name](client, clock, settings),
+                controller,
                 clock,
                 workers=settings.workers.get(name, 4),
             )
-            for name in wanted
+            for name, controller in self._made.items()
         }
 
     def metrics_text(self) -> str:
@@ -135,7 +136,9 @@ class Controllers:
         for controller, runner in self.runners.items():
             for outcome, count in runner.metrics.items():
                 lines.append(f'{name}{{controller="{controller}",outcome="{outcome}"}} {count}')
-        return "\n".join(lines) + "\n"
+        claims = self._made.get("claims")
+        more = claims.metrics_text() if isinstance(claims, Claims) and self.ready.is_set() else ""
+        return "\n".join(lines) + "\n" + more
 
     async def run(self) -> None:
         """Works until cancelled; ``ready`` is set once every controller has seen the server's state."""

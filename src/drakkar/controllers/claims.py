@@ -14,7 +14,7 @@ Source: spec/controllers.md 1.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -95,6 +95,23 @@ class Claims:
         self._templates.subscribe(self._template_changed)
         if self._groups is not None:
             self._groups.subscribe(self._group_changed)
+
+    def metrics_text(self) -> str:
+        """The claims there are, in Prometheus' text form, by what they hold and where they come from."""
+        name = "resourceclaim_controller_resource_claims"
+        counts: Counter[str] = Counter()
+        for claim in self._claims:
+            annotations = claim.metadata.annotations or {}
+            special = annotations.get(names.EXTENDED_RESOURCE_CLAIM) == "true"
+            source = "extended_resource" if special else ""
+            if names.POD_CLAIM_NAME in annotations:
+                source = "resource_claim_template"
+            requests = claim.spec.devices.requests or ()
+            admin = any(request.exactly is not None and request.exactly.adminAccess for request in requests)
+            allocated = str(claim.status.allocation is not None).lower()
+            counts[f'allocated="{allocated}",admin_access="{str(admin).lower()}",source="{source}"'] += 1
+        lines = [f"# HELP {name} Claims, by state and source.", f"# TYPE {name} gauge"]
+        return "\n".join((*lines, *(f"{name}{{{label}}} {count}" for label, count in sorted(counts.items())))) + "\n"
 
     # events to keys
 

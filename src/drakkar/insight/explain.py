@@ -383,6 +383,8 @@ def lines(found: Explanation, *, full: bool = False) -> list[str]:
 def _funnel_line(request: Funnel) -> str:
     outcome = f"served on {request.served} of {request.nodes} nodes" if request.served else request.reason
     place = f"claim {request.claim}, request {request.request}" if request.request else f"claim {request.claim}"
+    if request.nodes > 1:
+        place += f", over {request.nodes} nodes"
     return f"  {place}: {_stages(request.funnel) or 'no devices'}: {outcome}"
 
 

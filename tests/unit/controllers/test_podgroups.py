@@ -86,3 +86,17 @@ def test_taint_evicts_the_pods_of_a_group(world: World) -> None:
     world.create(RESOURCESLICE, slice_(taints=[{"key": "bad", "effect": "NoExecute"}]))
     Harness(world, build).settle()
     assert all(p["metadata"].get("deletionTimestamp") for p in world.all(POD))
+
+
+def test_claims_are_counted_by_state_and_source(world: World) -> None:
+    world.create(RESOURCECLAIMTEMPLATE, template())
+    harness = Harness(world, build)
+    (claims, *_) = harness.controllers
+    world.create(POD, pod("p", claims=[OWN]))
+    world.create(RESOURCECLAIM, claim("plain", allocated=True))
+    harness.settle()
+    name = "resourceclaim_controller_resource_claims"
+    assert claims.metrics_text().splitlines()[2:] == [
+        f'{name}{{allocated="false",admin_access="false",source="resource_claim_template"}} 1',
+        f'{name}{{allocated="true",admin_access="false",source=""}} 1',
+    ]
