@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
