@@ -29,6 +29,10 @@ def _judge(text: str, features: Features, derived: bool) -> list[FieldError]:
 MAX_TEXT = 128 << 10
 
 
+#: What all derived attributes of a claim may cost together, by their estimates (spec/api.md 4.5).
+DERIVED_BUDGET = 1_000_000
+
+
 class Expressions:
     """The checkers that validation gets for one object, for the gates of one server."""
 
@@ -36,6 +40,7 @@ class Expressions:
         self._features = features
         self._seen: set[str] = set()
         self._left = MAX_TEXT
+        self._derived_cost = 0
 
     def selector(self, text: str) -> list[FieldError]:
         """Faults of a device selector."""
@@ -43,7 +48,16 @@ class Expressions:
 
     def derived_attribute(self, text: str) -> list[FieldError]:
         """Faults of the expression of a derived attribute."""
-        return self._excess(text) or _judge(text, self._features, True)
+        found = self._excess(text) or _judge(text, self._features, True)
+        if not found:
+            from drakkar.cel import compile_derived
+
+            program = compile_derived(text, environment="new-expressions", features=self._features)
+            self._derived_cost += program.max_cost
+            if self._derived_cost > DERIVED_BUDGET:
+                detail = "too complex, the derived attributes of a claim together exceed its cost limit"
+                return [FieldError(type="FieldValueForbidden", field="", detail=detail)]
+        return found
 
     def _excess(self, text: str) -> list[FieldError]:
         if text not in self._seen:

@@ -105,8 +105,28 @@ def _pool(faults: Faults, path: str, pool: Object) -> None:
     summary = children(pool, "partitionSummary")
     if faults.fits(f"{path}.partitionSummary", summary, SUMMARY_MAX):
         for index, item in enumerate(summary):
+            at_item = f"{path}.partitionSummary[{index}]"
             for field in ("attribute", "type"):
                 if not item.get(field):
-                    faults.required(f"{path}.partitionSummary[{index}].{field}")
+                    faults.required(f"{at_item}.{field}")
+            _counts(faults, at_item, item, ("total", "allocatable"))
         faults.unique(f"{path}.partitionSummary", [(text(item, "attribute"), text(item, "type")) for item in summary])
-    faults.fits(f"{path}.shareableSummary.capacity", children(pool, "shareableSummary", "capacity"), SUMMARY_MAX)
+    if pool.get("shareableSummary") is None:
+        return
+    shareable, at_shareable = child(pool, "shareableSummary"), f"{path}.shareableSummary"
+    _counts(faults, at_shareable, shareable, ("fullyAvailableDevices", "partiallyAvailableDevices"))
+    capacity = children(shareable, "capacity")
+    if faults.fits(f"{at_shareable}.capacity", capacity, SUMMARY_MAX):
+        for index, item in enumerate(capacity):
+            for field in ("name", "total", "consumed", "available"):
+                if item.get(field) in (None, ""):
+                    faults.required(f"{at_shareable}.capacity[{index}].{field}")
+
+
+def _counts(faults: Faults, path: str, holder: Object, fields: tuple[str, ...]) -> None:
+    """Numbers that have to be given and are not negative."""
+    for field in fields:
+        if holder.get(field) is None:
+            faults.required(f"{path}.{field}")
+        elif holder[field] < 0:
+            faults.invalid(f"{path}.{field}", holder[field], "must be greater than or equal to 0")

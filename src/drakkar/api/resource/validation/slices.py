@@ -326,7 +326,10 @@ def _valid_values(faults: Faults, path: str, listed: list[str], value: Quantity,
 def _valid_range(
     faults: Faults, path: str, given: Object, value: Quantity, default: Quantity | None, default_path: str
 ) -> None:
-    low = shared.quantity(faults, f"{path}.min", given.get("min"))
+    if given.get("min") is None:
+        faults.required(f"{path}.min")
+        return
+    low = shared.quantity(faults, f"{path}.min", given["min"])
     high = shared.quantity(faults, f"{path}.max", given["max"]) if given.get("max") is not None else None
     step = shared.quantity(faults, f"{path}.step", given["step"]) if given.get("step") is not None else None
     if low is None:
