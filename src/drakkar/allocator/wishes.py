@@ -83,7 +83,7 @@ def _parsed(text: str, names: frozenset[str]) -> Wishes:
         return _faulty(f"longer than {_MOST_CHARACTERS} characters")
     try:
         entries = msgspec.convert(yaml.load(text, Loader=_Loader), type=list[_Entry])
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         return _faulty(" ".join(str(error).split()))
     if len(entries) > MOST:
         return _faulty(f"{len(entries)} constraints, {MOST} are permitted")
@@ -104,12 +104,21 @@ def _parsed(text: str, names: frozenset[str]) -> Wishes:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases: a short text must stay a small value."""
+    """YAML without aliases and depth: a short text must stay a small value and cost little."""
+
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if cast("Any", self).check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not permitted")
-        return super().compose_node(parent, index)
+        # A list of constraints with a list of requests.
+        if self._depth == 4:
+            raise yaml.YAMLError("nested too deeply")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 def _faulty(text: str) -> Wishes:

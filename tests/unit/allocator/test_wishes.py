@@ -120,7 +120,7 @@ def test_what_was_kept_is_told() -> None:
         ('[{"matchAttribute": "a/b", "requests": ["x"]}]', "no request 'x'"),
         (json.dumps([match("root")] * 9), "9 constraints, 8 are permitted"),
         ("[&a {matchAttribute: a/b}, *a]", "aliases are not permitted"),
-        ("[" * 5000, ""),
+        ("[" * 5000, "nested too deeply"),
         ("x" * 20_000, "longer than"),
     ],
 )
