@@ -47,6 +47,8 @@ SEARCHED = 512
 EXPLAINED = 256
 #: How many of them are asked whether the pod could run there at all.
 SCANNED = 4096
+#: How many different refusals a message tells; those by the fewest nodes are left out.
+LISTED = 16
 
 _DEVICES = (Cause.DEVICE,)
 _ANYTHING = tuple(Cause)
@@ -537,7 +539,10 @@ class _Attempt:
         if total == 0:
             text = "no nodes available to schedule pods"
             return Pending("node-unfit", text, causes=frozenset((Cause.NODE,)), claims=self.keys)
-        parts = sorted(f"{count} {text}" for text, count in self.refusals.items())
+        told = self.refusals.most_common(LISTED)
+        parts = sorted(f"{count} {text}" for text, count in told)
+        untold = self.refusals.total() - sum(count for _, count in told)
+        parts += [f"{untold} for other reasons"] if untold else []
         # Where an allocated claim alone is in the way, everything else was all right: no node came further.
         if self.unavailable:
             word, details = "claim-on-other-node", None

@@ -335,3 +335,13 @@ def test_an_allocated_claim_that_alone_is_in_the_way_is_the_reason() -> None:
     refused = decide(cluster(*world), view(pod("p", "bound", "c")))
     assert isinstance(refused, Pending)
     assert refused.reason == "claim-on-other-node"
+
+
+def test_a_message_does_not_grow_with_the_cluster() -> None:
+    tainted = [node(f"n{i}", taints=({"key": f"k{i}", "effect": "NoSchedule"},)) for i in range(100)]
+    refused = decide(cluster(node("x", cpu="0"), node("y", cpu="0"), *tainted), view(requesting("p", cpu="1")))
+    assert isinstance(refused, Pending)
+    assert len(refused.message) < 1024
+    assert refused.message.startswith("0/102 nodes are available: ")
+    assert "2 Insufficient cpu" in refused.message
+    assert refused.message.endswith(", 85 for other reasons.")
