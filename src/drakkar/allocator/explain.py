@@ -27,10 +27,12 @@ from drakkar.inventory.pools import bits
 
 _RELAXED_BUDGET: Final = 2000
 _LISTED: Final = 4
-_RANK: Final = {word: number for number, word in enumerate(STAGES)}
+#: A pool that cannot be used because of a clash is as good as none.
+_RANK: Final = {"identity-clash": 0, **{word: number for number, word in enumerate(STAGES)}}
 
 _CURES: Final = {
     "no-slice-of-driver": "install the driver, or wait until it has published its devices",
+    "identity-clash": "correct the driver: a device name may occur once in a pool",
     "no-device-matches": "change the selectors or add devices that they accept",
     "cel-runtime-error": 'guard the expression, for example with has() or "name" in device.attributes[domain]',
     "request-exceeds-device": "ask for less capacity per device",
@@ -175,7 +177,8 @@ class _Explainer:
         if drivers and not published:
             text = f"driver {' or '.join(drivers)} has published no device here"
             doubts = [entry.view.detail for entry in task.view.broken if entry.pool.key[0] in drivers]
-            return self._make("no-slice-of-driver", name, f"{text} ({'; '.join(doubts[:_LISTED])})" if doubts else text)
+            word = "identity-clash" if any("occurs twice" in doubt for doubt in doubts) else "no-slice-of-driver"
+            return self._make(word, name, f"{text} ({'; '.join(doubts[:_LISTED])})" if doubts else text)
         if not passing:
             if failing:
                 return self._make("cel-runtime-error", name, self._cel_text(alternative, failing))
