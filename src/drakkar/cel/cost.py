@@ -639,7 +639,7 @@ def _equality(estimator: _Estimator, node: Call, overload: str) -> _Result | Non
 
 
 def _validate(estimator: _Estimator, node: Call, overload: str) -> _Result:
-    text = scale(_add(estimator.size(node.args[0]).high, 1), TEXT)
+    text = scale(estimator.size(node.args[0]).high, TEXT)
     return _times(text, scale(_MAX_FORMAT_PATTERN, REGEX)), None
 
 

@@ -18,12 +18,13 @@ from drakkar.cel.checker import Environment, is_stored
 from drakkar.cel.cost import Limit, estimate
 from drakkar.cel.errors import CompileError, EvaluationError, Issue
 from drakkar.cel.folding import Constants
+from drakkar.cel.members import has, select_optional
 from drakkar.cel.parser import Source
 from drakkar.cel.program import COST_LIMIT, analyse
-from drakkar.cel.syntax import Call, Comprehension, Ident, Node, children
+from drakkar.cel.syntax import Call, Comprehension, Ident, Node, Select, children
 from drakkar.cel.tracked import Meter, run
 from drakkar.cel.types import BOOL, ListType, StructType, Type
-from drakkar.cel.values import Fields
+from drakkar.cel.values import NONE, Fields, kind_of
 
 #: What all expressions of one policy, or all rules of one object, may cost together.
 BUDGET: Final = 10_000_000
@@ -79,7 +80,7 @@ class Expression:
         self._source = source
         self._node = node
         self._constants = constants
-        self._limits = limits
+        self._limits = _Limits(limits)
         self._cost_limit = cost_limit
         self._overrides = _overrides(node)
         self.output_type: Type = node.type
@@ -156,8 +157,9 @@ def compile_expression(
 
     ``variables`` are all that it may name (names may contain a dot); ``result`` is the type, or the types, that it
     has to have exactly, None allows every type. ``environment`` is ``stored`` or ``new-expressions``: the second lacks
-    what the release before does not know. ``limits`` bounds the sizes of variables for :attr:`Expression.max_cost`;
-    ``cost_limit`` is what one evaluation may cost.
+    what the release before does not know. ``limits`` bounds the sizes of variables for :attr:`Expression.max_cost`
+    (everything else that a name stands for has the first of these bounds: upstream's estimate does not look at
+    names); ``cost_limit`` is what one evaluation may cost.
     """
     declared = Environment(variables, includes=is_stored(environment), bind=False)
     source = Source(text)
@@ -208,6 +210,15 @@ def composed_type(definitions: Mapping[str, Expression]) -> StructType:
     return StructType("kubernetes.variables", {name: one.output_type for name, one in definitions.items()})
 
 
+class _Limits(dict[str, Limit]):
+    """Limits by variable; the first one for every other name."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The limit of a name; the default only where there are none at all."""
+        found = super().get(name)
+        return found if found is not None else next(iter(self.values()), default)
+
+
 def _missing(name: str) -> EvaluationError:
     return EvaluationError("no-such-attribute", f"no such attribute: {name}")
 
@@ -225,21 +236,40 @@ def _names(node: Node, hidden: frozenset[str] = frozenset()) -> frozenset[str]:
 
 
 def _overrides(node: Node) -> dict[int, Callable[..., Any]]:
-    """What ``==``, ``!=`` and ``+`` mean where a schema calls a list a set or a map."""
+    """What differs where a schema gives the type: a list may be a set or a map, and null is no presence."""
     found: dict[int, Callable[..., Any]] = {}
     pending = [node]
     while pending:
         one = pending.pop()
         pending += children(one)
+        if isinstance(one, Select) and one.test and isinstance(one.operand.type, StructType):
+            found[id(one)] = _has
+        if isinstance(one, Call) and one.function == "_?._" and isinstance(one.args[0].type, StructType):
+            found[id(one)] = _select_optional
         if not isinstance(one, Call) or one.function not in ("_==_", "_!=_", "_+_"):
             continue
-        type_ = one.args[0].type
+        type_ = _behind_dyn(one.args[0]).type
         if one.function == "_+_":
             if isinstance(type_, ListType):
                 found[id(one)] = _merging(type_)
         elif schemas.is_special(type_):
             found[id(one)] = _equating(type_, one.function == "_==_")
     return found
+
+
+def _behind_dyn(node: Node) -> Node:
+    while isinstance(node, Call) and node.function == "dyn":
+        node = node.args[0]
+    return node
+
+
+def _has(value: Any, field: str) -> bool:
+    return has(value, field) and (kind_of(value) is not dict or value[field] is not None)
+
+
+def _select_optional(value: Any, field: str) -> Any:
+    found = select_optional(value, field)
+    return NONE if found.present and found.value is None else found
 
 
 def _merging(type_: ListType) -> Callable[[Any, Any], Any]:

@@ -138,6 +138,9 @@ def _object(schema: JsonObject, name: str) -> Schema | None:
         if escaped is not None:
             fields[escaped] = part
             names[plain] = escaped
+            if plain in _KEYWORDS:
+                # Behind a dot a keyword may stand for itself.
+                fields[plain] = part
         if plain in required and below.get("default") is None:
             smallest += len(plain) + part.smallest + 4
     type_ = StructType(name, {field: part.type for field, part in fields.items()})
@@ -159,7 +162,9 @@ def _object_converter(fields: Mapping[str, Schema], names: Mapping[str, str]) ->
         result = dict(_expect(json, dict))
         for plain, (escaped, part) in special.items():
             if plain in result:
-                result[escaped] = part.value(result.pop(plain))
+                value = result[escaped] = part.value(result.pop(plain))
+                if plain in _KEYWORDS:
+                    result[plain] = value
         return result
 
     return convert

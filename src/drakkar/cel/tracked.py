@@ -101,7 +101,8 @@ class _Tracker:
             if node.test:
                 if node.operand in self._constants:
                     self._meter.add(1)
-                return has(self.value(node.operand, scope), node.field)
+                present = self._overrides.get(id(node)) or has
+                return present(self.value(node.operand, scope), node.field)
             return self._attribute(node, scope, bare)
         if isinstance(node, ListNode):
             return self._list(node, scope)
@@ -179,7 +180,10 @@ class _Tracker:
         if step.function == "_[_]":
             self._meter.add(1)
             return index(value, key)
-        result = select_optional(value, str(key)) if step.function == "_?._" else optional_index(value, key)
+        if step.function == "_?._":
+            result = (self._overrides.get(id(step)) or select_optional)(value, str(key))
+        else:
+            result = optional_index(value, key)
         if result.present:
             self._meter.add(1)
         return result

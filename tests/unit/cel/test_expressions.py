@@ -273,6 +273,9 @@ def rule(text: str, self: dict[str, Any], old: dict[str, Any] | None = None, **o
         ("self.set == ['b', 'a']", {"set": ["a", "b"]}),
         ("self.set + ['b', 'c'] == ['c', 'b', 'a']", {"set": ["a", "b"]}),
         ("self.set != ['a', 'a']", {"set": ["a", "b"]}),
+        ("dyn(self.set) == ['b', 'a']", {"set": ["a", "b"]}),
+        ("self.namespace == 'y' && self.__namespace__ == 'y'", {"namespace": "y"}),
+        ("!has(self.name) && !self.?name.hasValue()", {"name": None}),
     ],
 )
 def test_a_rule_sees_typed_fields(text: str, value: dict[str, Any]) -> None:
@@ -332,7 +335,15 @@ def test_whole_objects_have_names_and_kinds() -> None:
 @pytest.mark.parametrize(
     ("text", "cost"),
     [
+        # Recorded from upstream's compiler of validation rules.
         ("self.replicas == 1", 2),
+        ("self.name.size() == 3", 4),
+        ("self.name.contains('x')", 6),
+        ("self.labels.all(k, self.labels[k] == 'v')", 27),
+        ("self.set.all(s, s.startsWith('x'))", 23),
+        ("type(self.port) == string", 4),
+        ("format.dns1123Label().validate(self.name).hasValue()", 132),
+        ("[1, 2].all(x, x > 0)", 21),
     ],
 )
 def test_estimates_know_the_bounds_of_the_schema(text: str, cost: int) -> None:
