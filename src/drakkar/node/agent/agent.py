@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import logging
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from drakkar.client.cache import Caches
 from drakkar.client.client import Client
 from drakkar.client.events import EventRecorder
 from drakkar.client.transport import Unreachable
-from drakkar.node.agent import machine, metrics
+from drakkar.node.agent import machine, metrics, mounts
 from drakkar.node.agent.claims import Claims
 from drakkar.node.agent.context import Context, Facts, Paths
 from drakkar.node.agent.endpoint import Endpoint
@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 _SWEEP, _STATUS = 60.0, 300.0
 #: Seconds before joining is tried again.
 _REJOIN = 1.0
+#: Length of a UID, with which the names of containers begin.
+_UID = 36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,17 +231,31 @@ class Agent:
                 logger.warning("cannot list the pods of node %s: %s", self.settings.node, error)
                 await self._clock.sleep(_REJOIN)
         known = {uid_of(pod) for pod in listed.items}
-        ending: list[asyncio.Task[None]] = []
+        ending: list[asyncio.Task[bool]] = []
         for folder in context.paths.pods.iterdir():
             if folder.name not in known:
                 with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
                     worker = self._start(msgspec.json.decode((folder / "pod.json").read_bytes()))
                     worker.vanish()
-                    ending.append(self._tasks[worker.uid])
-        await asyncio.gather(*ending, return_exceptions=True)
+                    ending.append(asyncio.create_task(worker.quiet.wait(), name=f"end-{worker.uid}"))
+        # Not until all is unprepared: a driver that has to do it may be a pod of this node, which needs the node.
+        await asyncio.gather(*ending)
+        await self._remove_nameless(context, known)
         assert self.claims is not None
         for problem in await self.claims.sweep(known):
             logger.warning("left over from an earlier life: %s", problem)
+
+    async def _remove_nameless(self, context: Context, known: Collection[str]) -> None:
+        """Containers and folders of pods of which nothing else is left."""
+        for identity in await self._runtime.leftovers():
+            uid = identity[:_UID]
+            if uid not in known:
+                await self._runtime.remove(identity, context.paths.pod(uid))
+        for folder in context.paths.pods.iterdir():
+            if folder.name not in known and folder.name not in self._workers:
+                logger.info("folder %s belongs to no pod any more; removed", folder)
+                await self._network.detach(folder.name)
+                await asyncio.to_thread(mounts.discard, folder)
 
     async def _sweep(self) -> None:
         assert self.claims is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def unmount_below(folder: Path) -> None:
     """Undo all mounts under a folder; what is in use goes when it is not any more."""
     for place in mounted_below(folder):
         subprocess.run(["umount", "--lazy", str(place)], check=False, capture_output=True, stdin=subprocess.DEVNULL)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder, and what is mounted in it first."""
+    unmount_below(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def mount(kind: str, source: str, place: Path, options: str) -> None:

@@ -25,7 +25,7 @@ from drakkar.api.objects import is_deleting, is_sidecar, key_of, name_of, namesp
 from drakkar.api.tree import at, child, children, text
 from drakkar.client.clock import parse_timestamp
 from drakkar.client.transport import Unreachable
-from drakkar.node.agent import shims
+from drakkar.node.agent import mounts, shims
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
@@ -62,6 +62,8 @@ class Worker:
         self.pod = pod
         self.uid = uid_of(pod)
         self.vanished = False
+        #: Set once no container of the pod runs any more.
+        self.quiet = asyncio.Event()
         self._context = context
         self._gone = gone
         self._folder = context.paths.pod(self.uid)
@@ -162,7 +164,7 @@ class Worker:
                 task.cancel()
             for attempt in self._attempts.values():
                 attempt.release()
-        await asyncio.to_thread(shutil.rmtree, self._folder, True)
+        await asyncio.to_thread(mounts.discard, self._folder)
         self._gone(self)
 
     async def _step(self) -> float:
@@ -300,7 +302,7 @@ class Worker:
         context = self._context
         image = await context.runtime.image(slot.spec.get("image") or "")
         folder = self._attempt_folder(slot)
-        identity = f"{self.uid}-{slot.name}-{slot.number}"
+        identity = self._identity(slot)
         # What a crash in the middle of a start has left.
         await context.runtime.remove(identity, folder)
         await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -483,10 +485,16 @@ class Worker:
             return max(left, 1.0)
         for attempt in list(self._attempts.values()):
             await self._remove(attempt)
+        for slot in self._slots:
+            folder = self._attempt_folder(slot)
+            if slot.name not in self._attempts and await asyncio.to_thread(folder.exists):
+                # Half made when the agent before this one stopped.
+                await context.runtime.remove(self._identity(slot), folder)
+        self.quiet.set()
         hit("containers-gone")
         await context.claims.unprepare(self.uid)
         await context.network.detach(self.uid)
-        await asyncio.to_thread(_discard, self._folder / "volumes")
+        await asyncio.to_thread(mounts.discard, self._folder / "volumes")
         self._over = self._cleaned = True
         hit("cleaned")
         return 0.0 if self.vanished else _LOOK
@@ -577,6 +585,9 @@ class Worker:
                 slot.started_at, slot.exit = found.startedAt, found
                 slot.message = _last_words(self._attempt_folder(slot))
 
+    def _identity(self, slot: Slot) -> str:
+        return f"{self.uid}-{slot.name}-{slot.number}"
+
     def _attempt_folder(self, slot: Slot) -> Path:
         return self._folder / "containers" / slot.name / str(slot.number)
 
@@ -588,11 +599,3 @@ def _last_words(folder: Path) -> str:
             return file.read(_LONGEST_MESSAGE).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _discard(folder: Path) -> None:
-    """Remove a folder, and what is mounted in it first."""
-    from drakkar.node.agent.mounts import unmount_below
-
-    unmount_below(folder)
-    shutil.rmtree(folder, ignore_errors=True)

@@ -192,3 +192,26 @@ def test_without_its_driver_a_pod_waits(tmp_path: Path, root: Path) -> None:
             await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Succeeded")
 
     asyncio.run(run())
+
+
+def test_a_node_is_ready_before_the_drivers_of_forgotten_pods_are_back(tmp_path: Path, root: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            await site.client.create(POD, pod("p", "sleep 1000"))
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
+            await site.stop("agent")
+            await site.stop("driver")
+            await site.client.delete(POD, "p", "default", grace=0)
+            agent = await site.start_agent()
+            assert agent.claims is not None
+            assert len(agent.claims.records()) == 1
+            assert driver.unprepared == []
+            await site.start_driver(driver, "driver again")
+            await eventually(lambda: asyncio.sleep(0, agent.claims.records()), lambda left: not left)
+            assert driver.unprepared == driver.prepared
+
+    asyncio.run(run())
