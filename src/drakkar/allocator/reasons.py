@@ -26,7 +26,15 @@ STAGES: Final = (
 )
 
 #: Words outside the order of stages.
-OTHER_WORDS: Final = ("identity-clash", "claim-too-large", "class-missing", "pool-incomplete", "feature-off", "undecided", "no-node")
+OTHER_WORDS: Final = (
+    "identity-clash",
+    "claim-too-large",
+    "class-missing",
+    "pool-incomplete",
+    "feature-off",
+    "undecided",
+    "no-node",
+)
 
 
 class Reason(Struct, frozen=True, kw_only=True):
