@@ -566,6 +566,8 @@ class _Attempt:
 
 
 def _distance(reason: Reason) -> int:
+    if reason.reason == "identity-clash":
+        return 0
     return STAGES.index(reason.reason) if reason.reason in STAGES else len(STAGES)
 
 
