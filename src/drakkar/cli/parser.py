@@ -479,7 +479,18 @@ def _replicas(command: argparse.ArgumentParser) -> None:
 
 
 def _components(commands: _Sub) -> None:
-    command = _command(commands, "scheduler", "components:scheduler", "run the scheduler alone against any API server")
+    command = _command(
+        commands,
+        "scheduler",
+        "components:scheduler",
+        "run the scheduler alone against any API server",
+        """\
+examples:
+  drakkar scheduler --kubeconfig admin.conf        for pods with schedulerName: drakkar
+  drakkar scheduler --metrics-bind-address :10259  in a pod; start several: one works, the others stand by
+
+SIGTERM hands the Lease over at once; docs/reference/scheduler.md tells what is decided and why a pod waits.""",
+    )
     command.add_argument(
         "--scheduler-name",
         default="drakkar",
@@ -497,7 +508,16 @@ def _components(commands: _Sub) -> None:
     _replicas(command)
     _target(command)
     command = _command(
-        commands, "controllers", "components:controllers", "run the controllers alone against any API server"
+        commands,
+        "controllers",
+        "components:controllers",
+        "run the controllers alone against any API server",
+        """\
+examples:
+  drakkar controllers                              all of them, for a server that has none
+  drakkar controllers --only tainteviction         beside the controllers of a cluster
+
+Several may run: of those with the same --only one works, the others wait for its Lease.""",
     )
     command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
     command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
