@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drakkar.api.selectors import FieldSelector, LabelSelector
-from drakkar.api.tree import children
+from drakkar.api.tree import child, children
 from drakkar.apiserver import status
 from drakkar.apiserver.auth import AUTHENTICATED, MASTERS, User
 from drakkar.apiserver.cache import State
@@ -315,6 +315,41 @@ class Authorizer:
             text = f'node "{node}" can only create {info.resource} of its own'
             raise StatusError(status.forbidden(info.group, info.resource, name or "", text))
 
+    def check_token(self, user: User, namespace: str, account: str, body: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node asks for a token that is not bound to a pod of its own with this account."""
+        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
+            return
+        bound = child(body, "spec", "boundObjectRef")
+        name = bound.get("name") or ""
+        why = ""
+        table = self._state.tables["/core/pods/"]
+        entry = table.entries.get(f"{namespace}/{name}")
+        if bound.get("kind") != "Pod" or not name or not bound.get("uid"):
+            why = "node requested token not bound to a pod"
+        elif entry is None or entry.uid != bound["uid"]:
+            why = f"node requested token bound to a pod that does not exist: {namespace}/{name}"
+        elif (entry.fields or {}).get("spec.nodeName") != user.name.removeprefix(NODE_PREFIX):
+            why = "node requested token bound to a pod scheduled on a different node"
+        elif (child(table.decode(entry), "spec").get("serviceAccountName") or "default") != account:
+            why = "node requested token for a service account that is not the pod's"
+        if why:
+            raise StatusError(status.forbidden("", "serviceaccounts", account, why))
+
+    def check_labels(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node changes labels of its Node that are not for nodes to change, or its taints."""
+        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
+            return
+        before, after = child(old, "metadata", "labels"), child(new, "metadata", "labels")
+        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        bad = sorted(key for key in changed if not _may_label(key))
+        name = child(new, "metadata").get("name") or ""
+        if bad:
+            said = f"is not allowed to modify labels: {', '.join(bad)}"
+            raise StatusError(status.forbidden("", "nodes", name, said))
+        if child(old, "metadata").get("uid") and children(old, "spec", "taints") != children(new, "spec", "taints"):
+            node = user.name.removeprefix(NODE_PREFIX)
+            raise StatusError(status.forbidden("", "nodes", name, f'node "{node}" is not allowed to modify taints'))
+
     def check_selected(self, user: User, info: RequestInfo, fields: FieldSelector) -> None:
         """StatusError 403 when a node deletes a collection without narrowing it to what is its own."""
         if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
@@ -347,6 +382,35 @@ class Authorizer:
             if entry is not None and (entry.fields or {}).get("spec.nodeName") != node:
                 return f'node "{node}" can only {info.verb} resource slices of its own'
         return ""
+
+
+#: Labels of Kubernetes' own domains that an agent sets on its Node.
+_NODE_LABELS = frozenset(
+    {
+        "kubernetes.io/arch",
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type",
+        "beta.kubernetes.io/os",
+        "failure-domain.beta.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+    }
+)
+
+
+def _may_label(key: str) -> bool:
+    """Whether an agent may set this label on its own Node (plugin NodeRestriction)."""
+    domain = key.rpartition("/")[0]
+    if domain == "node-restriction.kubernetes.io" or domain.endswith(".node-restriction.kubernetes.io"):
+        return False
+    if not any(domain == own or domain.endswith(f".{own}") for own in ("kubernetes.io", "k8s.io")):
+        return True
+    allowed = ("kubelet.kubernetes.io", "node.kubernetes.io")
+    return key in _NODE_LABELS or any(domain == own or domain.endswith(f".{own}") for own in allowed)
 
 
 def _compiled(rule: Mapping[str, Any]) -> Rule:

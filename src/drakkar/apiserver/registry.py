@@ -245,6 +245,8 @@ class Registry:
             warnings.extend(strategy.warnings(obj, None))
         if attributes is not None and stored.group == RBAC:
             self.authorizer.check_grant(attributes.user, stored.plural, obj, None)
+        if attributes is not None and stored.prefix == "/core/nodes/":
+            self.authorizer.check_labels(attributes.user, {}, obj)
         if attributes is not None and self.admission.configured:
             attributes.name = name
             await self.admission.validate(attributes, obj, None)
@@ -439,6 +441,8 @@ class Registry:
                 warnings.extend(strategy.warnings(new, old))
         if attributes is not None and stored.group == RBAC:
             self.authorizer.check_grant(attributes.user, stored.plural, new, old)
+        if attributes is not None and stored.prefix == "/core/nodes/":
+            self.authorizer.check_labels(attributes.user, old, new)
         if judged and attributes is not None:
             await self.admission.validate(attributes, new, old)
             if moved():

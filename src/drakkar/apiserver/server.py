@@ -643,6 +643,7 @@ class ApiServer:
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
         if view.stored.prefix == "/core/serviceaccounts/" and info.subresource == "token":
             account = view.decode(self.registry.entry(view, info.namespace, info.name))
+            self.authorizer.check_token(user, info.namespace, info.name, body)
             answer = self.accounts.request(account, body)
             return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())

@@ -17,7 +17,7 @@ from drakkar.apiserver.admission import limits
 from drakkar.apiserver.admission.attributes import Attributes
 from drakkar.apiserver.admission.callers import Caller
 from drakkar.apiserver.admission.forms import Forms, ScaleForms
-from drakkar.apiserver.admission.pods import admit_pod
+from drakkar.apiserver.admission.pods import admit_group, admit_pod, only_default
 from drakkar.apiserver.admission.policies import Policies
 from drakkar.apiserver.admission.quota import Charge, QuotaAdmission
 from drakkar.apiserver.admission.services import SERVICES, ServiceAddresses
@@ -31,6 +31,8 @@ Object = dict[str, Any]
 
 PODS = "/core/pods/"
 VOLUMES = "/core/persistentvolumeclaims/"
+CLASSES = "/scheduling.k8s.io/priorityclasses/"
+GROUPS = ("/scheduling.k8s.io/podgroups/", "/scheduling.k8s.io/compositepodgroups/")
 
 
 class Admission:
@@ -76,8 +78,10 @@ class Admission:
 
     def complete(self, stored: Stored, namespace: str, obj: Object) -> None:
         """Fills in what the server adds to a new object, in place; StatusError 403."""
+        if stored.prefix in (PODS, *GROUPS):
+            admit = admit_pod if stored.prefix == PODS else admit_group
+            admit(obj, self._state.tables[CLASSES])
         if stored.prefix == PODS:
-            admit_pod(obj, self._state.tables["/scheduling.k8s.io/priorityclasses/"])
             limits.set_defaults(obj, limits.limit_ranges(self._state, namespace))
 
     def allot(self, stored: Stored, new: Object, old: Object | None) -> None:
@@ -112,6 +116,8 @@ class Admission:
 
     def check(self, stored: Stored, namespace: str, new: Object, old: Object | None) -> None:
         """Bounds that other objects set; StatusError 403."""
+        if stored.prefix == CLASSES and new.get("globalDefault"):
+            only_default(new, self._state.tables[CLASSES])
         if (stored.prefix == PODS and old is None) or stored.prefix == VOLUMES:
             ranges = limits.limit_ranges(self._state, namespace)
             if ranges:

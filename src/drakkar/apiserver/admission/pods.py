@@ -25,7 +25,7 @@ def admit_pod(pod: Object, priority_classes: Table) -> None:
     spec: Object = pod.setdefault("spec", {})
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     spec["serviceAccountName"] = spec["serviceAccount"] = account
-    _set_priority(pod, spec, priority_classes)
+    _set_priority(pod, spec, priority_classes, "pods")
     tolerations: list[Object] = spec.get("tolerations") or []
     missing = [taint for taint in (TAINT_NOT_READY, TAINT_UNREACHABLE) if not _tolerated(tolerations, taint)]
     if missing:
@@ -43,14 +43,31 @@ def _tolerated(tolerations: list[Object], taint: str) -> bool:
     )
 
 
-def _set_priority(pod: Object, spec: Object, classes: Table) -> None:
+def admit_group(group: Object, priority_classes: Table) -> None:
+    """Completes a PodGroup or CompositePodGroup in place; StatusError 403 when there is no such priority class."""
+    spec: Object = group.setdefault("spec", {})
+    if spec.get("priorityClassName"):
+        _set_priority(group, spec, priority_classes, f"{group['kind'].lower()}s")
+
+
+def only_default(class_: Object, classes: Table) -> None:
+    """StatusError 403 when another class is the default already."""
+    own = class_["metadata"].get("name") or ""
+    for entry in classes.entries.values():
+        if entry.name != own and classes.decode(entry).get("globalDefault"):
+            text = f"PriorityClass {entry.name} is already marked as default. Only one default can exist"
+            raise StatusError(status.forbidden("scheduling.k8s.io", "priorityclasses", own, text))
+
+
+def _set_priority(holder: Object, spec: Object, classes: Table, plural: str) -> None:
     name = spec.get("priorityClassName") or ""
+    group = "" if plural == "pods" else "scheduling.k8s.io"
     found: Object | None = None
     if name:
         entry = classes.entries.get(name)
         if entry is None:
             text = f"no PriorityClass with name {name} was found"
-            raise StatusError(status.forbidden("", "pods", pod["metadata"].get("name") or "", text))
+            raise StatusError(status.forbidden(group, plural, holder["metadata"].get("name") or "", text))
         found = classes.decode(entry)
     else:
         for entry in classes.entries.values():
@@ -63,10 +80,10 @@ def _set_priority(pod: Object, spec: Object, classes: Table) -> None:
     given = spec.get("priority")
     if given is not None and given != value:
         text = (
-            f"the integer value of priority ({given}) must not be provided in pod spec; "
+            f"the integer value of priority ({given}) must not be provided in {plural.removesuffix('s')} spec; "
             f"priority admission controller computed {value} from the given PriorityClass name"
         )
-        raise StatusError(status.forbidden("", "pods", pod["metadata"].get("name") or "", text))
+        raise StatusError(status.forbidden(group, plural, holder["metadata"].get("name") or "", text))
     spec["priority"] = value
-    if spec.get("preemptionPolicy") is None:
+    if plural == "pods" and spec.get("preemptionPolicy") is None:
         spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy") or "PreemptLowerPriority"

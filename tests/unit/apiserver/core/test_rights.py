@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from drakkar.api.wire import Request
-from tests.unit.apiserver.core.serving import Api
+from tests.unit.apiserver.core.serving import Api, Object
 from tests.unit.apiserver.core.test_writes import CLAIMS, CONFIGMAPS, PODS, SLICES, claim, play, pod, refused
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -208,6 +208,74 @@ def test_roles_of_charts_are_added_to_those_for_users() -> None:
         await dev.get(leases)
         await dev.post(CONFIGMAPS, {"metadata": {"name": "a"}})
         assert (await refused(dev.post(leases, {"metadata": {"name": "l"}}))).code == 403
+
+    play(scene)
+
+
+def test_a_node_gets_tokens_of_its_own_pods_only() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        for name in ("robot", "other"):
+            await api.post(accounts, {"metadata": {"name": name}})
+        uids = {}
+        for name, where in (("mine", "n1"), ("foreign", "n2")):
+            made = await api.post(PODS, pod(name, serviceAccountName="robot"))
+            await api.post(f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": where}})
+            uids[name] = made["metadata"]["uid"]
+
+        def asked(name: str, **more: str) -> Object:
+            bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uids[name], **more}
+            return {"spec": {"boundObjectRef": bound}}
+
+        assert (await node.post(f"{accounts}/robot/token", asked("mine")))["status"]["token"]
+        for account, body, said in (
+            ("robot", {"spec": {}}, "not bound to a pod"),
+            ("robot", asked("foreign"), "scheduled on a different node"),
+            ("robot", asked("mine", uid="x"), "does not exist"),
+            ("other", asked("mine"), "not the pod's"),
+        ):
+            error = await refused(node.post(f"{accounts}/{account}/token", body))
+            assert (error.code, said in str(error)) == (403, True)
+
+    play(scene)
+
+
+def test_a_node_sets_only_labels_that_are_its_to_set() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        own = {"kubernetes.io/hostname": "n1", "node.kubernetes.io/x": "y", "example.com/rack": "r"}
+        await node.post("/api/v1/nodes", {"metadata": {"name": "n1", "labels": own}})
+        path = "/api/v1/nodes/n1"
+        for key in ("node-role.kubernetes.io/control-plane", "a.node-restriction.kubernetes.io/b", "k8s.io/x"):
+            error = await refused(node.patch(path, {"metadata": {"labels": {key: ""}}}))
+            assert (error.code, key in str(error)) == (403, True)
+            await api.patch(path, {"metadata": {"labels": {key: ""}}})
+        await node.patch(path, {"metadata": {"labels": {"example.com/rack": "s"}}})
+        taints = {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
+        assert (await refused(node.patch(path, taints))).code == 403
+        await api.patch(path, taints)
+
+    play(scene)
+
+
+def test_priorities_of_groups_and_one_default() -> None:
+    async def scene(api: Api) -> None:
+        classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        await api.post(classes, {"metadata": {"name": "high"}, "value": 100})
+        await api.post(classes, {"metadata": {"name": "usual"}, "value": 5, "globalDefault": True})
+        second = {"metadata": {"name": "second"}, "value": 6, "globalDefault": True}
+        assert "PriorityClass usual is already marked as default" in str(await refused(api.post(classes, second)))
+        assert (await api.post(PODS, pod("p")))["spec"]["priority"] == 5
+        groups = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+        group = {
+            "metadata": {"name": "g"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}, "priorityClassName": "high"},
+        }
+        assert (await api.post(groups, group))["spec"]["priority"] == 100
+        group["metadata"]["name"] = "h"
+        group["spec"]["priorityClassName"] = "none"
+        assert "no PriorityClass with name none was found" in str(await refused(api.post(groups, group)))
 
     play(scene)
 
