@@ -635,6 +635,8 @@ def _equality(estimator: _Estimator, node: Call, overload: str) -> _Result | Non
         return None
     if one.name in _CONSTANT_EQUALITY:
         return 1, None
+    if one == types.URL:
+        return scale(estimator.size(node.args[1]).high, TEXT), None
     return (scale(_MAX_FORMAT_NAME, TEXT), None) if one == types.FORMAT else None
 
 
@@ -659,7 +661,7 @@ _BY_FUNCTION: Final[dict[str, Callable[[_Estimator, Call, str], _Result | None]]
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _each),
     "includes": _includes,
     "check": _authorization_check,
-    "url": _traverse(TEXT),
+    "url": _traverse(TEXT, keeps_size=True),
     **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _traverse(TEXT, keeps_size=True)),
     "replace": _replace,
     "split": _split,

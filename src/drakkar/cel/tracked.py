@@ -139,7 +139,7 @@ class _Tracker:
             value = self._root(root, scope)
             for step in reversed(steps):
                 value = self._step(step, value, scope)
-                if value is NONE and _is_optional_step(step):
+                if value is NONE:
                     break
         except EvaluationError:
             self._meter.add(own)
@@ -165,8 +165,10 @@ class _Tracker:
 
     def _step(self, step: Select | Call, value: Any, scope: _Scope) -> Any:
         if isinstance(step, Select):
-            self._meter.add(1)
-            return select(value, step.field)
+            result = select(value, step.field) if type(value) is Optional else None
+            if result is None or result.present:
+                self._meter.add(1)
+            return select(value, step.field) if result is None else result
         key_node = step.args[1]
         if key_node in self._constants:
             key = self._constants[key_node]
@@ -177,7 +179,7 @@ class _Tracker:
                 if step.function == "_[_]":
                     self._meter.add(1)
                 raise
-        if step.function == "_[_]":
+        if step.function == "_[_]" and type(value) is not Optional:
             self._meter.add(1)
             return index(value, key)
         if step.function == "_?._":
@@ -353,10 +355,6 @@ def _step(node: Node) -> Select | Call | None:
     if isinstance(node, Call) and node.function in _STEPS:
         return node
     return None
-
-
-def _is_optional_step(step: Select | Call) -> bool:
-    return isinstance(step, Call) and step.function != "_[_]"
 
 
 def _is_conditional(node: Node) -> bool:
