@@ -386,3 +386,44 @@ def test_defaults_of_other_workloads(kind: str, version: str, expected: Object) 
     again = copy.deepcopy(obj)
     defaults(again)
     assert again == obj
+
+
+def debugged(**members: Any) -> Object:
+    pod = created("Pod", make_pod())
+    pod["spec"]["ephemeralContainers"] = [{"name": "dbg", "image": "i", "imagePullPolicy": "Always", **members}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("members", "found"),
+    [
+        ({}, []),
+        ({"targetContainerName": "main"}, []),
+        ({"targetContainerName": "other"}, [("spec.ephemeralContainers[0].targetContainerName", NOT_FOUND)]),
+        ({"image": ""}, [("spec.ephemeralContainers[0].image", REQUIRED)]),
+        ({"name": "main"}, [("spec.ephemeralContainers[0].name", DUPLICATE)]),
+        ({"ports": [{"containerPort": 1}]}, [("spec.ephemeralContainers[0].ports", FORBIDDEN)]),
+    ],
+)
+def test_ephemeral_containers_are_added_through_their_subresource(
+    members: Object, found: list[tuple[str, str]]
+) -> None:
+    old = created("Pod", make_pod())
+    old["metadata"]["uid"] = "u"
+    new = debugged(**members)
+    new["metadata"] = copy.deepcopy(old["metadata"])
+    new["spec"]["nodeName"] = "elsewhere"
+    new = updated("Pod", new, old, "ephemeralcontainers")
+    assert "nodeName" not in new["spec"]
+    assert len(new["spec"]["ephemeralContainers"]) == 1
+    assert faults("Pod", new, old, "ephemeralcontainers") == found
+    assert ("spec", FORBIDDEN) in faults("Pod", new, old)
+
+
+def test_ephemeral_containers_stay_as_they_are() -> None:
+    old = debugged()
+    for change in (lambda items: items.clear(), lambda items: items[0].update(image="other")):
+        new = copy.deepcopy(old)
+        change(new["spec"]["ephemeralContainers"])
+        assert faults("Pod", new, old, "ephemeralcontainers") == [("spec.ephemeralContainers", FORBIDDEN)]
+    assert ("spec.ephemeralContainers", FORBIDDEN) in faults("Pod", old)

@@ -70,6 +70,10 @@ def _update_pod(new: Object, old: Object, subresource: str | None, now: str, fea
         new["status"]["qosClass"] = text(old, "status", "qosClass") or _qos_class(old)
         return
     keep(new, old, "status")
+    if subresource == "ephemeralcontainers":
+        added = children(new, "spec", "ephemeralContainers")
+        keep(new, old, "spec")
+        new["spec"] = {**new["spec"], "ephemeralContainers": added}
     if children(old, "spec", "schedulingGates") and not children(new, "spec", "schedulingGates"):
         _lift_gate(new)
     count_generation(new, old)

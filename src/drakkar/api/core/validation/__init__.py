@@ -12,6 +12,7 @@ from typing import Final
 
 from drakkar.api import formats
 from drakkar.api.core.validation import configuration, groups, rights, workloads
+from drakkar.api.core.validation.ephemeral import validate_ephemeral_containers
 from drakkar.api.core.validation.jobs import validate_job, validate_job_status
 from drakkar.api.core.validation.others import (
     validate_lease,
@@ -33,6 +34,8 @@ Check = Callable[[Faults, Object, Object | None, ValidationContext], None]
 def _pod(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
     if old is None:
         pod_spec(faults, "spec", child(obj, "spec"))
+        if child(obj, "spec").get("ephemeralContainers"):
+            faults.forbidden("spec.ephemeralContainers", "cannot be set on create")
     else:
         pod_update(faults, obj, old)
 
@@ -88,6 +91,12 @@ _KINDS: Final[dict[tuple[str, str], tuple[bool, formats.Check, Check, Check]]] =
 }  # fmt: skip
 
 
+#: (group, kind, subresource) → its checks, where they are neither those of the object nor of its status.
+_SUBRESOURCES: Final[dict[tuple[str, str, str], Check]] = {
+    ("", "Pod", "ephemeralcontainers"): validate_ephemeral_containers,
+}
+
+
 def _validate(
     key: tuple[str, str], obj: Object, old: Object | None, subresource: str | None, ctx: ValidationContext, /
 ) -> list[FieldError]:
@@ -97,7 +106,8 @@ def _validate(
         check_metadata(faults, child(obj, "metadata"), namespaced, name_format, "metadata")
     else:
         check_metadata_update(faults, child(obj, "metadata"), child(old, "metadata"), namespaced)
-    (status if subresource == "status" else main)(faults, obj, old, ctx)
+    check = _SUBRESOURCES.get((*key, subresource or ""), status if subresource == "status" else main)
+    check(faults, obj, old, ctx)
     return faults.found
 
 

@@ -12,6 +12,8 @@ import copy
 from collections.abc import Collection
 from typing import Any, Final
 
+import msgspec
+
 from drakkar.api import formats
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
@@ -348,7 +350,8 @@ def pod_update(faults: Faults, new: Object, old: Object) -> None:
             if not changed.get("image"):
                 faults.required(f"spec.{field}[{children(spec, field).index(changed)}].image")
     _take(allowed, spec, "activeDeadlineSeconds", "schedulingGates")
-    if all(item in children(spec, "tolerations") for item in children(before, "tolerations")):
+    kept = {msgspec.json.encode(item, order="sorted") for item in children(spec, "tolerations")}
+    if all(msgspec.json.encode(item, order="sorted") in kept for item in children(before, "tolerations")):
         _take(allowed, spec, "tolerations")
     grace = before.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0 and spec.get("terminationGracePeriodSeconds") == 1:

@@ -160,7 +160,7 @@ def schedule_fault(schedule: str) -> str:
         return ""
     fields = schedule.split()
     if len(fields) != 5:
-        return f"expected exactly 5 fields, found {len(fields)}: {fields}"
+        return f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]"
     for index, field in enumerate(fields):
         for part in field.split(","):
             fault = _part_fault(part.lower(), index)
