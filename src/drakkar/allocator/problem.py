@@ -27,7 +27,7 @@ from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution, allocations, solution, writable
 from drakkar.allocator.search import BudgetSpent, Search
 from drakkar.allocator.stages import first_solution
-from drakkar.allocator.wishes import Granted, wishes_of, with_wishes
+from drakkar.allocator.wishes import Granted, Wish, wishes_of, with_wishes
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
@@ -417,8 +417,10 @@ def prepare(
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     specs = [claim.spec for claim in claims]
-    wishes = () if policy == "upstream" else tuple([wishes_of(claim).wishes for claim in claims])
-    key = (plan_key(specs, policy), wishes)
+    wishes: tuple[tuple[Wish, ...], ...] = ()
+    if policy != "upstream" and any([claim.metadata.annotations for claim in claims]):
+        wishes = tuple([wishes_of(claim).wishes for claim in claims])
+    key = (*plan_key(specs, policy), wishes if any(wishes) else ())
     plans = snapshot.shared.plans
     plan = plans.pop(key, None)
     if not isinstance(plan, Plan) or not plan.current(snapshot):
