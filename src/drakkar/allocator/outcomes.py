@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from drakkar.allocator.reasons import Reason
 from drakkar.api.resource.v1 import AllocationResult
 
 
-@dataclass(frozen=True, slots=True)
-class Fits:
+class Fits(msgspec.Struct, frozen=True):
     """One allocation per claim, in the order of the claims."""
 
     allocations: tuple[AllocationResult, ...]
@@ -19,23 +18,20 @@ class Fits:
     unmet: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NoFit:
+class NoFit(msgspec.Struct, frozen=True):
     """No choice of devices satisfies the claims on this node; ``proved`` is always true today."""
 
     reason: Reason
     proved: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(msgspec.Struct, frozen=True):
     """The budget ended before the search did; never to be read as "does not fit"."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """An error: class as in the oracle's README; ``node_only`` leaves other nodes worth trying."""
 
     error_class: str

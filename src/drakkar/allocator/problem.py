@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -47,8 +47,7 @@ _PLAN_LIMIT: Final = 256
 POLICIES: Final = ("drakkar", "upstream")
 
 
-@dataclass(frozen=True, slots=True)
-class Feasible:
+class Feasible(msgspec.Struct, frozen=True):
     """Nodes that pass every necessary condition, in the order of the inventory.
 
     ``refusal`` says why when there is none. A node in the list can still turn out not to fit.
@@ -182,7 +181,9 @@ class Problem:
         touched: frozenset[str] | None = None
         if memory.version >= start and memory.version >= 0:
             news = log[memory.version - start : snapshot.version - start]
-            if None not in news:
+            if len(news) == 1:
+                touched = news[0]
+            elif None not in news:
                 touched = frozenset[str]().union(*[entry for entry in news if entry is not None])
         self._look(memory, touched)
         memory.version = snapshot.version
