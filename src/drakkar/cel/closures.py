@@ -638,7 +638,8 @@ def _fold(items: Closure, slots: tuple[int, int | None, int], init: Closure, ste
     first, second, accu = slots
 
     def run(env: Env) -> Any:
-        env[accu] = init(env)
+        begin = init(env)
+        env[accu] = dict(begin) if kind_of(begin) is dict else begin
         for item in items(env):
             _assign(env, item, first, second)
             env[accu] = step(env)

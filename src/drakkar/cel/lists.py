@@ -189,7 +189,10 @@ def sets_intersects(one: Any, other: Any) -> bool:
 
 
 def map_insert(target: Any, *entry: Any) -> dict[Any, Any]:
-    """What map-building loops do: one key and value, or all entries of another map."""
+    """What map-building loops do: one key and value, or all entries of another map, are put into ``target`` itself.
+
+    Only loops call this, and each of them begins with a map of its own.
+    """
     if not is_map(target):
         raise no_overload("@mapInsert", target)
     if len(entry) == 2:
@@ -198,14 +201,13 @@ def map_insert(target: Any, *entry: Any) -> dict[Any, Any]:
         added = entry[0]
     else:
         raise no_overload("@mapInsert", target, *entry)
-    result = dict(target)
     for key, value in added.items():
-        if key in result:
+        if key in target:
             from drakkar.cel.values import key_text
 
             raise EvaluationError("duplicate-key", f"insert failed: key {key_text(key)} already exists")
-        result[key] = value
-    return result
+        target[key] = value
+    return target
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {

@@ -17,7 +17,8 @@ from drakkar.cel.cost import AUTHORIZATION_CHECK, FORMAT_PATTERNS, LIST_BASE, MA
 from drakkar.cel.errors import EvaluationError, no_overload
 from drakkar.cel.folding import Constants, is_set_membership
 from drakkar.cel.library import FUNCTIONS
-from drakkar.cel.limits import MAX_WORK, WORK, LimitExceeded
+from drakkar.cel.limits import MAX_WORK, WORK, LimitExceeded, check_size
+from drakkar.cel.macros import ACCUMULATOR
 from drakkar.cel.members import has, select, select_optional
 from drakkar.cel.operators import index, optional_index
 from drakkar.cel.syntax import Call, Comprehension, Ident, ListNode, MapNode, Node, Select, StructNode
@@ -176,7 +177,7 @@ class _Tracker:
             try:
                 key = self.value(key_node, scope, bare=_is_attribute(key_node))
             except EvaluationError:
-                if step.function == "_[_]":
+                if step.function == "_[_]" and type(value) is not Optional:
                     self._meter.add(1)
                 raise
         if step.function == "_[_]" and type(value) is not Optional:
@@ -227,6 +228,11 @@ class _Tracker:
                 failure = failure or error
                 values.append(error)
         result: Any = failure
+        if failure is None and _is_collecting(node) and type(values[0]) is list:
+            values[0] += values[1]
+            check_size(len(values[0]))
+            self._meter.add(1)
+            return values[0]
         if failure is None:
             try:
                 result = (self._overrides.get(id(node)) or FUNCTIONS[node.function])(*values)
@@ -321,7 +327,9 @@ class _Tracker:
         range_ = self.value(node.range, scope)
         items = iterate(range_, node.var2 is not None)
         inner = dict(scope)
-        inner[node.accu] = self._settled(node.init, scope)
+        begin = self._settled(node.init, scope)
+        # What a loop collects is its own, so that every step can add to it in place.
+        inner[node.accu] = type(begin)(begin) if type(begin) in (list, dict) else begin
         for item in items:
             if node.var2:
                 inner[node.var], inner[node.var2] = item
@@ -346,6 +354,13 @@ class _Tracker:
 #: Functions that find their form at run time themselves.
 _STANDARD: Final = frozenset(operators.FUNCTIONS) | frozenset(timelib.FUNCTIONS)
 _WITH_PATTERN: Final = frozenset(("matches", "find", "findAll"))
+
+
+def _is_collecting(node: Call) -> bool:
+    """Whether the call adds to what a loop collects."""
+    return node.function == "_+_" and isinstance(node.args[0], Ident) and node.args[0].name == ACCUMULATOR
+
+
 _STEPS: Final = frozenset(("_[_]", "_?._", "_[?_]"))
 
 
