@@ -54,7 +54,7 @@ DIFFERENT = {
     "api-versions": "lifecycle.k8s.io/v1alpha1 is served",
     "cluster-info": "recorded without TLS",
     "get --raw readyz": "the checks are our own",
-    "get rc,svc": "there is no Service kubernetes, and addresses are not handed out",
+    "get rc,svc": "there is no Service kubernetes; and the address is another one",
     "get all": "the same",
 }
 
