@@ -79,6 +79,8 @@ def _health(server: ApiServer, root: str, path: str, query: Sequence[tuple[str, 
     checks = {"ping": True, "store": not failed}
     if root == "/readyz":
         checks |= {"loaded": server.ready, "shutdown": not server.ending}
+        if server.peers is not None:
+            checks["etcd"] = server.peers.reachable
     for name, value in query:
         if name == "exclude":
             checks.pop(value, None)

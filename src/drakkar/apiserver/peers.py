@@ -43,6 +43,13 @@ class Peers:
         #: Answered by the next question to the store, which has not been sent yet.
         self._question: asyncio.Future[int] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._answered = True
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the store answered the newest question; asks anew, for whoever looks next."""
+        self._ask_soon()
+        return self._answered
 
     def start(self, after: int) -> None:
         """Follows the store from revision ``after`` on."""
@@ -93,11 +100,14 @@ class Peers:
 
     async def fresh(self) -> None:
         """Ends when the cache has everything that was acknowledged before the call. Raises Behind."""
+        await self.reached(await asyncio.shield(self._ask_soon()))
+
+    def _ask_soon(self) -> asyncio.Future[int]:
         if self._question is None:
             self._question = asyncio.get_running_loop().create_future()
             if self._asking is None:
                 self._asking = asyncio.create_task(self._ask(), name="apiserver freshness")
-        await self.reached(await asyncio.shield(self._question))
+        return self._question
 
     async def _ask(self) -> None:
         """One question after the other; whoever comes while one is under way needs the next."""
@@ -106,12 +116,15 @@ class Peers:
         while (question := self._question) is not None:
             self._question = None
             try:
-                revision = await self._backend.latest()
-            except StoreFailed as error:
-                question.set_exception(Behind(str(error)))
+                question.set_result(await self._backend.latest())
+                self._answered = True
+            except BaseException as error:
+                question.set_exception(Behind(str(error) or "the server stops"))
                 question.exception()  # all who asked may have gone
-            else:
-                question.set_result(revision)
+                self._answered = False
+                if not isinstance(error, StoreFailed):
+                    self._asking = None
+                    raise
         self._asking = None
 
     async def close(self) -> None:

@@ -68,6 +68,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
+    # The time for a connection to come about, in spite of the name.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -164,6 +166,8 @@ class EtcdBackend:
         self._watches: set[Any] = set()
         self._failure: str | None = None
         self._closed = False
+        #: The newest load: our revision, and etcd's up to which there is nothing else of ours.
+        self._loaded = (0, 0)
         self._plain = self._open()
         try:
             self._revision = self._prepare()
@@ -231,19 +235,23 @@ class EtcdBackend:
 
     def load(self) -> Iterator[Record]:
         start, end, revision = self._durable + b"/", _after(self._passing + b"/"), 0
-        skip = len(self._durable)
+        skip, newest = len(self._durable), 0
         while True:
             request = wire.range_request(start, end, limit=_PAGE, revision=revision)
             page = wire.range_answer(self._ask(_RANGE, request))
             revision = revision or page.revision
             for item in page.items:
-                if item.key != self._ordinal:
+                if item.key == self._ordinal:
+                    newest = item.revision
+                else:
                     number, value = _unpacked(item)
                     yield Record(item.key[skip:].decode(), number, value)
             if not page.more:
                 break
             start = page.items[-1].key + b"\0"
-        self._revision = max(self._revision, revision << _BITS | _LAST)
+        # Not etcd's own revision, which others raise as well: all servers are to name the same state alike.
+        self._revision = (newest or revision) << _BITS | _LAST
+        self._loaded = (self._revision, revision)
 
     def agree(self, name: str, value: bytes) -> bytes:
         key = self._prefix + b"/shared/" + name.encode()
@@ -440,6 +448,8 @@ class EtcdBackend:
             self._compactor = asyncio.create_task(self._compact_often(), name="etcd compaction")
         # Of the transaction that ``after`` is a part of, the rest is still to come.
         at_revision = after >> _BITS if after & _LAST == _LAST else (after >> _BITS) - 1
+        if after == self._loaded[0]:
+            at_revision = self._loaded[1]
         while not self._closed:
             at = self._at
             try:
@@ -452,6 +462,13 @@ class EtcdBackend:
                         elif not answer.created:
                             # A progress notification: nothing of ours up to here is still to come.
                             at_revision = max(at_revision, answer.revision)
+            except Compacted:
+                # By whom ever: of ours nothing is missing if there was nothing since.
+                found = wire.range_answer(await self._reach(_RANGE, wire.range_request(self._ordinal)))
+                if not found.items or found.items[0].revision > at_revision:
+                    raise
+                at_revision = found.revision
+                continue
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _AGAIN:
                     raise StoreFailed(f"etcd ended a watch: {_details(error)}") from None
@@ -485,13 +502,13 @@ class EtcdBackend:
     async def _watched(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[wire.WatchAnswer]:
         # A member that has lost its leader ends the watch instead of falling silent.
         call = self._channel(self._at).stream_stream(_WATCH)(metadata=(("hasleader", "true"),))
-        self._watches.add(call)
         try:
-            await call.write(wire.watch_request(key, end, start))
-            while True:
+            # Cancelling a call that is not established may leave who waits for it waiting, hence the time limit.
+            async with asyncio.timeout(_CALL_TIMEOUT):
+                await call.write(wire.watch_request(key, end, start))
                 data = await call.read()
-                if not isinstance(data, bytes):  # the end
-                    return
+            self._watches.add(call)
+            while isinstance(data, bytes):  # else: the end
                 answer = wire.watch_answer(data)
                 if answer.compacted:
                     raise Compacted(
@@ -501,6 +518,9 @@ class EtcdBackend:
                     _log.warning("etcd ended a watch: %s", answer.reason or "no reason given")
                     return
                 yield answer
+                data = await call.read()
+        except TimeoutError:
+            return
         finally:
             self._watches.discard(call)
             call.cancel()

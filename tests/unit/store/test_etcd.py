@@ -220,6 +220,38 @@ def test_old_history_is_dropped_by_one_server(url: str) -> None:
 
 
 @pytest.mark.slow
+def test_others_use_the_same_etcd(url: str, member: Etcd) -> None:
+    """Their writes do not count for us, and their compaction takes nothing from a server that was idle."""
+
+    async def run() -> None:
+        store, other = EtcdBackend(url), EtcdBackend(f"{member.url}/{uuid.uuid4().hex}")
+        (one,) = await store.commit([Write("/a", 0, b"1")])
+        assert isinstance(one, int)
+        for n in range(20):
+            await other.commit([Write("/b", None, b"%d" % n)])
+        second = EtcdBackend(url)
+        assert [record.revision for record in second.load()] == [one]
+        assert second.revision == await store.latest() == one | 127
+        await other.compact(await other.latest())
+        feeds = [server.feed(after) for server in (store, second) for after in (one | 127,)]
+        reads = [asyncio.ensure_future(anext(feed)) for feed in feeds]
+        await asyncio.sleep(0.3)
+        assert not any(read.done() for read in reads)
+        (two,) = await store.commit([Write("/a", one, b"2")])
+        async with asyncio.timeout(5):
+            for read in reads:
+                assert [record.revision for record in (await read).records] == [two]
+        with pytest.raises(Compacted):
+            await anext(store.feed(0))
+        for feed in feeds:
+            await feed.aclose()
+        for server in (store, second, other):
+            await server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
 def test_the_largest_value(url: str) -> None:
     async def run() -> None:
         store = EtcdBackend(url)
