@@ -118,6 +118,7 @@ class Agent:
                 self.paths.make()
                 stack.enter_context(_alone(self.settings.root))
                 self.claims = Claims(self._client, self.plugins, Checkpoints(self.paths.claims, boot=boot_id()))
+                self.claims.released = self._wake_waiting
                 self.claims.load()
             except (OSError, CheckpointError) as error:
                 raise EnvironmentProblem(f"--root {self.settings.root}: {error}") from None
@@ -315,8 +316,12 @@ class Agent:
     def _usable(self, driver: str, usable: bool) -> None:
         self._slices.usable(driver, usable)
         if usable:
-            # Pods that could not be prepared, or not be unprepared, need not wait any longer.
-            for worker in list(self._workers.values()):
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        """Pods that could not be prepared, or not be unprepared, need not wait any longer."""
+        for worker in list(self._workers.values()):
+            if worker.waiting:
                 worker.wake()
 
     def _health_heard(self, driver: str, response: wire.NodeWatchResourcesResponse | None) -> None:

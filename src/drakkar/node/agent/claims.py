@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +72,8 @@ class Claims:
         #: Claims that have been prepared since the machine was started; after that, drivers are asked again.
         self._fresh: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        #: Called when devices have become free, for which other pods may be waiting.
+        self.released: Callable[[], None] = lambda: None
 
     def load(self) -> None:
         """Read what stands on disk. Raises CheckpointError when a newer agent wrote it."""
@@ -105,7 +107,7 @@ class Claims:
         async with self._locked(claim.metadata.uid for claim in wanted):
             calls: dict[str, list[v1.ResourceClaim]] = {}
             for claim in wanted:
-                record = self._remember(claim, uid_of(pod))
+                record = await self._remember(claim, uid_of(pod))
                 if record.state == "prepared" and claim.metadata.uid in self._fresh:
                     continue
                 for driver in _called(claim, _PREPARE):
@@ -115,7 +117,7 @@ class Claims:
                 await self._prepare(driver, claims)
             hit("claim-answered")
             for claim in wanted:
-                self._finish(claim.metadata.uid)
+                await self._finish(claim.metadata.uid)
 
     def _names(self, pod: Object) -> list[str]:
         names: list[str] = []
@@ -162,7 +164,7 @@ class Claims:
                 raise ClaimProblem(f"{where}: {error}") from None
         return claim
 
-    def _remember(self, claim: v1.ResourceClaim, pod_uid: str) -> Record:
+    async def _remember(self, claim: v1.ResourceClaim, pod_uid: str) -> Record:
         """The record with the pod among its holders, durable before any driver is called."""
         uid = claim.metadata.uid
         record = self._records.get(uid)
@@ -181,7 +183,7 @@ class Claims:
             if pod_uid in kept.pods:
                 return record
             kept = msgspec.structs.replace(kept, pods=[*kept.pods, pod_uid])
-        return self._save(record, kept)
+        return await self._save(record, kept)
 
     async def _prepare(self, driver: str, claims: Sequence[v1.ResourceClaim]) -> None:
         asked = [wire.Claim(claim.metadata.namespace, claim.metadata.uid, claim.metadata.name) for claim in claims]
@@ -214,10 +216,12 @@ class Claims:
         if problem:
             raise ClaimProblem(problem)
 
-    def _finish(self, uid: str) -> None:
+    async def _finish(self, uid: str) -> None:
         record = self._records[uid]
+        if record.state == "prepared" and uid in self._fresh:
+            return
+        await self._save(msgspec.structs.replace(record, state="prepared"), _on_node(record))
         self._fresh.add(uid)
-        self._save(msgspec.structs.replace(record, state="prepared"), _on_node(record))
         hit("claim-prepared")
 
     # For the containers.
@@ -277,7 +281,7 @@ class Claims:
                 kept = _on_node(record)
                 others = [pod for pod in kept.pods if pod != pod_uid]
                 if others:
-                    self._save(record, msgspec.structs.replace(kept, pods=others))
+                    await self._save(record, msgspec.structs.replace(kept, pods=others))
                 else:
                     last.append(record)
             await self._unprepare(last)
@@ -311,16 +315,19 @@ class Claims:
         hit("unprepare-called")
         for record in records:
             if record.claimUID not in failed:
-                self._checkpoints.remove(record.claimUID)
+                await asyncio.to_thread(self._checkpoints.remove, record.claimUID)
                 self._records.pop(record.claimUID, None)
                 self._fresh.discard(record.claimUID)
                 self._locks.pop(record.claimUID, None)
                 hit("claim-forgotten")
+        if len(failed) < len(records):
+            self.released()
         if failed:
             raise ClaimProblem("; ".join(sorted(set(failed.values()))))
 
-    def _save(self, record: Record, kept: _OnNode) -> Record:
-        saved = self._checkpoints.save(_with(record, kept))
+    async def _save(self, record: Record, kept: _OnNode) -> Record:
+        # In a thread, since it waits for the disk.
+        saved = await asyncio.to_thread(self._checkpoints.save, _with(record, kept))
         self._records[record.claimUID] = saved
         return saved
 

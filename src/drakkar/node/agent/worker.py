@@ -62,6 +62,8 @@ class Worker:
         self.pod = pod
         self.uid = uid_of(pod)
         self.vanished = False
+        #: Whether it waits for its claims.
+        self.waiting = False
         #: Set once no container of the pod runs any more.
         self.quiet = asyncio.Event()
         self._context = context
@@ -180,9 +182,10 @@ class Worker:
                 return 0.0
             if not self._sandbox or self._context.clock.monotonic() - self._refreshed > _LOOK:
                 await self._make_sandbox()
-            self._retry = _RETRY
+            self._retry, self.waiting = _RETRY, False
             return await self._run_containers()
         except ClaimProblem as problem:
+            self.waiting = True
             what = "FailedUnprepareDynamicResources" if self._stopping is not None else "FailedPrepareDynamicResources"
             await self._say("Warning", what, f"{problem}")
         except VolumeProblem as problem:
@@ -191,6 +194,10 @@ class Worker:
             await self._say("Warning", "FailedCreatePodSandBox", str(problem))
         except (ApiError, Unreachable) as error:
             logger.info("pod %s: %s", key_of(self.pod), error)
+        except Exception as error:
+            # A full disk, a broken runtime: whatever it is, a pod must not be left alone because of it.
+            logger.exception("pod %s: cannot go on", key_of(self.pod))
+            await self._say("Warning", "FailedSync", f"the node cannot go on with the pod: {error}")
         self._retry = min(self._retry * 2, _LONGEST_RETRY)
         return self._retry
 
