@@ -536,11 +536,14 @@ drivers:
   gpu          NVIDIA GPUs: whole, MIG partitions, time slicing, MPS, passthrough
   nic          virtual functions with a share of their port's bandwidth, in the pod's network
   cpu          processors of a claim's own, by NUMA node
+  computedomain  domains of several nodes over NVLink
   example      no hardware: a profile per way to model devices
 
 `drakkar driver run NAME --help` tells the flags of a driver.""",
     )
-    action.add_argument("name", choices=("tpu", "gpu", "nic", "cpu", "example"), metavar="NAME", help="which driver")
+    action.add_argument(
+        "name", choices=("tpu", "gpu", "nic", "cpu", "computedomain", "example"), metavar="NAME", help="which driver"
+    )
     action.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="flags of the driver")
     action = _command(
         actions,

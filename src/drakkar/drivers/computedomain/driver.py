@@ -118,4 +118,4 @@ def _nodes(domain: Object) -> list[Object]:
 
 
 def _addresses(domain: Object) -> list[str]:
-    return [node.get("ipAddress") or node["name"] for node in _nodes(domain)]
+    return sorted(node.get("ipAddress") or node["name"] for node in _nodes(domain))
