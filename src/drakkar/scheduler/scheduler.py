@@ -51,6 +51,7 @@ from drakkar.api.objects import (
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import at
 from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
+from drakkar.scheduler.avoidance import Avoided, unprepared
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
@@ -62,6 +63,7 @@ from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
 from drakkar.scheduler.refusal import Cause
+from drakkar.scheduler.taints import DeviceId
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,8 @@ class Scheduler:
         self._verdicts = Verdicts(self.queue.times)
         self._start = 0
         self._subscribed = False
+        self._avoided = Avoided(self.cluster.inventory)
+        self._readmissions: set[asyncio.Task[None]] = set()
 
     async def stand_by(self) -> None:
         """Follows the server's state without deciding anything, so that :meth:`run` can begin at once."""
@@ -120,6 +124,8 @@ class Scheduler:
 
     async def close(self) -> None:
         """Ends what :meth:`stand_by` began; :meth:`run` does so itself."""
+        for task in self._readmissions:
+            task.cancel()
         if self._own_caches:
             await self._caches.stop()
 
@@ -210,11 +216,13 @@ class Scheduler:
             self.cluster.set_class(item)
             self.queue.happened(Cause.DEVICE)
 
-    def _on_slice(self, event: str, _: Any, item: resource.ResourceSlice) -> None:
+    def _on_slice(self, event: str, old: Any, item: resource.ResourceSlice) -> None:
         if event == "DELETED":
             self.cluster.remove_slice(item.metadata.name)
         else:
             self.cluster.set_slice(item)
+        if old is None or event == "DELETED" or old.spec != item.spec:
+            self._avoided.published(item.spec.driver, item.spec.pool.name)
         # Also when one goes: a pool with a slice too many is whole from then on.
         self.queue.happened(Cause.DEVICE, driver=item.spec.driver)
 
@@ -439,6 +447,8 @@ class Scheduler:
             self.metrics["gave_up"] += 1
         try:
             if pending.release is not None:
+                if pending.reason == "binding-failed":
+                    self._avoid(pending.release)
                 await self._release(pod, pending.release)
             if pending.discard is not None:
                 await self._committer.discard(pending.discard)
@@ -477,6 +487,20 @@ class Scheduler:
                     raise
                 obj = await self._committer.pod_now(pod)
         return False
+
+    def _avoid(self, claim: resource.ResourceClaim) -> None:
+        """Leaves the devices of the claim alone that could not be prepared, for a while."""
+        for device in unprepared(claim):
+            pause = self._avoided.add(device)
+            logger.info("device %s could not be prepared; not chosen again for %.0f s", "/".join(device), pause)
+            task = asyncio.create_task(self._admit_after(device, pause), name=f"avoid-{device.device}")
+            self._readmissions.add(task)
+            task.add_done_callback(self._readmissions.discard)
+
+    async def _admit_after(self, device: DeviceId, pause: float) -> None:
+        await self._clock.sleep(pause)
+        if self._avoided.admit(device):
+            self.queue.happened(Cause.DEVICE, driver=device.driver)
 
     async def _release(self, pod: PodView, claim: resource.ResourceClaim) -> None:
         try:

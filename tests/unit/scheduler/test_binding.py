@@ -100,9 +100,11 @@ def test_another_device_is_taken_when_preparing_fails() -> None:
             [first] = holders(server)
             report(server, "attach-failed")
             await until(lambda: scheduler.metrics["released"])
-            await until(lambda: holders(server))
+            await until(lambda: holders(server) and [*holders(server)] != [first])
             report(server, "attached")
             await until(lambda: node_of(server, "p"))
-            assert first.split("/")[0] in "ab"
+            [second] = holders(server)
+            assert {first, second} == {"a/gpu-0", "b/gpu-0"}
+            assert node_of(server, "p") == second.split("/")[0]
 
     asyncio.run(scenario())
