@@ -58,6 +58,8 @@ class Ledger:
     tokens: set[str] = field(default_factory=set[str])
     #: Tokens whose addition was sent, with an answer that got lost.
     doubtful: set[str] = field(default_factory=set[str])
+    #: Names whose deletion was sent, with an answer that got lost.
+    leaving: set[str] = field(default_factory=set[str])
     #: How often a request got lost or had to be repeated elsewhere.
     lost: int = 0
 
@@ -115,6 +117,9 @@ class Load:
     async def _one(self, client: Client, name: str, *, delete: bool) -> None:
         ledger = self.ledger
         found = await self._get(client, name)
+        if found is None and name in ledger.leaving:
+            ledger.newest[name] = (0, None)
+            ledger.leaving.discard(name)
         if found is None and (ledger.newest.get(name) or (0, None))[1] is None:
             if name in ledger.newest:
                 return  # deleted, as it should be
@@ -130,7 +135,9 @@ class Load:
             ledger.acknowledge(name, found, found["data"]["turn"])
         ledger.newest[name] = (_revision(found), found["data"]["turn"])
         if delete:
+            ledger.leaving.add(name)
             await client.delete(CONFIGMAP, name, NAMESPACE, uid=found["metadata"]["uid"])
+            ledger.leaving.discard(name)
             ledger.newest[name] = (_revision(found), None)
 
     async def _get(self, client: Client, name: str) -> dict[str, Any] | None:
@@ -207,6 +214,8 @@ async def _check(load: Load, before: dict[str, Any], revision: int) -> None:
     found = {obj["metadata"]["name"]: obj for obj in lists[0].items}
     # Nothing acknowledged is lost.
     for name, (written, turn) in ledger.newest.items():
+        if name in ledger.leaving and name not in found:
+            continue
         if turn is None:
             assert name not in found, f"{name} was deleted and is back"
         else:
