@@ -95,6 +95,10 @@ class Alternative:
         """Equal for alternatives that accept the same devices."""
         return (tuple(text for _, _, text in self.selectors), self.tolerations, tuple(sorted(self.capacity.items())))
 
+    def share(self, other: Alternative) -> None:
+        """Has what is worked out about pools in common with an alternative of equal signature."""
+        self._bases, self._alike, self._consumption = other._bases, other._alike, other._consumption
+
     def on_base(self, base: Base, table: SelectorTable, switches: Switches) -> OnBase:
         """The masks for a pool; worked out once for all pools of one form with equal answers of the selectors."""
         found = self._bases.get(base.serial)
@@ -270,6 +274,8 @@ class _Planner:
         self._switches = snapshot.switches
         self._known = snapshot.world.classes
         self._classes = classes
+        #: Signature → the first alternative that has it.
+        self._alike: dict[tuple[object, ...], Alternative] = {}
         # Upstream's oldest variant does not know capacity requests, so it does not refuse them either.
         self._capacity_off = not snapshot.switches.ConsumableCapacity and snapshot.switches.variant != "stable"
 
@@ -322,6 +328,9 @@ class _Planner:
             derived={item.name: item.expression for item in found.derivedAttributes or ()},
         )
         made.fault = self._fault(made, found, admin, mode)
+        alike = self._alike.setdefault(made.signature, made)
+        if alike is not made:
+            made.share(alike)
         return made
 
     def _fault(
