@@ -10,9 +10,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from typing import Any
+
+import msgspec
 
 from drakkar.api.meta import Object, Struct
-from drakkar.api.names import DELETE_PROTECTION, DRAWN_FROM, PODS_PER_NODE
+from drakkar.api.names import DELETE_PROTECTION, DOMAIN, DRAWN_FROM, DRAWN_KIND, PODS_PER_NODE
 from drakkar.api.objects import (
     is_deleting,
     key_of,
@@ -95,11 +98,13 @@ def double_allocation(dump: Dump) -> Iterator[Finding]:
 
 
 def overdrawn_counters(dump: Dump) -> Iterator[Finding]:
-    """Devices in use take no more than their counter sets hold; a shared device pays once, its shares what they take."""
+    """Devices in use take no more than their counters hold; a shared device pays once, its shares what they take."""
     drawn: dict[tuple[str, str, str, str], Fraction] = defaultdict(Fraction)
     for device, held in _holders(dump).items():
         known = dump.devices.get(device)
         if known is None:
+            for counter_set, name, amount in _recorded(held):
+                drawn[device[0], device[1], counter_set, name] += amount
             continue
         for consumed in known[1].consumesCounters or ():
             for name, counter in consumed.counters.items():
@@ -349,6 +354,44 @@ def _limit(claim: v1.ResourceClaim) -> int | None:
     """Pods of the claim that one node may run; None without a bound."""
     match = re.fullmatch(r"(?:<=)?\s*([0-9]+)", (claim.metadata.annotations or {}).get(PODS_PER_NODE, "").strip())
     return int(match[1]) if match else None
+
+
+def _recorded(
+    held: list[tuple[v1.ResourceClaim, v1.DeviceRequestAllocationResult]],
+) -> Iterator[tuple[str, str, Fraction]]:
+    """What a device that is in no slice drew when it was given out, as the allocations say (kind DrawnCounters)."""
+    paid = False
+    for claim, result in held:
+        allocation = claim.status.allocation
+        for config in (allocation.devices.config if allocation is not None else None) or ():
+            opaque = config.opaque
+            if opaque is None or opaque.driver != DOMAIN or opaque.parameters.get("kind") != DRAWN_KIND:
+                continue
+            for entry in _entries_of(opaque.parameters):
+                if (entry.driver, entry.pool, entry.device) != device_of(result):
+                    continue
+                for counter_set, counters in ({} if paid else entry.counters).items():
+                    for name, value in counters.items():
+                        yield counter_set, name, _exact(value)
+                paid = True
+                for capacity, source in entry.shares.items():
+                    counter_set, _, name = source.partition("/")
+                    yield counter_set, name, _exact((result.consumedCapacity or {}).get(capacity, "0"))
+
+
+class _Recorded(Struct, frozen=True, kw_only=True):
+    driver: str
+    pool: str
+    device: str
+    counters: dict[str, dict[str, str]] = {}
+    shares: dict[str, str] = {}
+
+
+def _entries_of(parameters: dict[str, Any]) -> list[_Recorded]:
+    try:
+        return msgspec.convert(parameters.get("devices") or [], type=list[_Recorded])
+    except msgspec.ValidationError:
+        return []
 
 
 def _tied(device: v1.Device) -> Iterator[tuple[str, str, str]]:

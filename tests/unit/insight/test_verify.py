@@ -259,6 +259,22 @@ def test_functions_that_take_more_than_their_port_has(port: Objects):
     assert [f.rule for f in verify(port.values())] == ["counters-overdrawn"]
 
 
+def test_functions_that_are_gone_count_as_their_allocation_says(port: Objects):
+    gone = port["devices"]["spec"]["devices"].pop(0)
+    entry = {"driver": "d.example.com", "pool": "p", "device": gone["name"], "shares": {"bandwidth": "p0/bandwidth"}}
+    entry["counters"] = {"s": {"h1": "4"}}
+    parameters = {"apiVersion": "drakkar.dev/v1alpha1", "kind": "DrawnCounters", "devices": [entry]}
+    config = {"source": "FromClass", "opaque": {"driver": "drakkar.dev", "parameters": parameters}}
+    port["c1"]["status"]["allocation"]["devices"]["config"] = [config]
+    assert [f.rule for f in verify(port.values())] == ["device-missing"]
+    results(port, "c2")[0]["consumedCapacity"]["bandwidth"] = "60G"
+    assert {f.rule for f in verify(port.values())} == {"device-missing", "counters-overdrawn"}
+    del results(port, "c2")[0]["consumedCapacity"]["bandwidth"]
+    results(port, "c2")[0] |= {"device": "spare", "consumedCapacity": {}}
+    overdrawn = [f.message for f in verify(port.values()) if f.rule == "counters-overdrawn"]
+    assert overdrawn == ["counter s/h1 holds 4; devices in use take 5"]
+
+
 def test_a_function_that_names_no_counter_of_its_pool(port: Objects):
     attributes = port["devices"]["spec"]["devices"][0]["attributes"]
     attributes["drawn-from.drakkar.dev/bandwidth"] = {"string": "p1/bandwidth"}
