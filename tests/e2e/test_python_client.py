@@ -13,8 +13,10 @@ import pytest
 from kubernetes import config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import ConflictError
+from kubernetes.stream import stream
 
 from tests.support.plane import Up
+from tests.support.streams import in_thread
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -170,3 +172,26 @@ def test_leader_election_hands_over(up: Up, api: k.ApiClient) -> None:
             assert holder() == "two"
         finally:
             two.kill()
+
+
+def test_exec_over_its_websocket_client(tmp_path: Path) -> None:
+    with in_thread(tmp_path) as site:
+        core = k.CoreV1Api(config.new_client_from_config(str(site.kubeconfig)))
+        options = {"stderr": True, "stdin": False, "stdout": True, "tty": False}
+        plain = stream(core.connect_get_namespaced_pod_exec, "web", NAMESPACE, command=["echo", "hello"], **options)
+        assert plain == "hello\n"
+        options["stdin"] = True
+        command = ["sh", "-c", "read line; echo got $line; echo err >&2; exit 3"]
+        held = stream(
+            core.connect_get_namespaced_pod_exec, "web", NAMESPACE, command=command, _preload_content=False, **options
+        )
+        held.write_stdin("words\n")
+        held.run_forever(timeout=20)
+        assert held.read_stdout() == "got words\n"
+        assert held.read_stderr() == "err\n"
+        assert held.returncode == 3
+        assert core.read_namespaced_pod_log("web", NAMESPACE, tail_lines=1) in ("line 4\n", "later\n")
+        with pytest.raises(ApiException) as nobody:
+            stream(core.connect_get_namespaced_pod_exec, "nobody", NAMESPACE, command=["true"], **options)
+        assert nobody.value.status == 0
+        assert "404" in nobody.value.reason
