@@ -38,6 +38,11 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _REAL: Final = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity)|nan", re.IGNORECASE
 )
+#: Underscores between digits, and hexadecimal numbers with their exponent, as Go reads them.
+_BETWEEN_DIGITS: Final = re.compile(r"(?<=[0-9])_(?=[0-9])")
+_HEXADECIMAL: Final = re.compile(
+    r"[+-]?0[xX]_?(?:[0-9a-fA-F](?:_?[0-9a-fA-F])*\.?(?:[0-9a-fA-F](?:_?[0-9a-fA-F])*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]{1,5}"
+)
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
@@ -215,7 +220,7 @@ def find(container: Any, key: Any) -> tuple[bool, Any]:
 def index(container: Any, key: Any) -> Any:
     """``container[key]``."""
     if kind_of(container) is dict or kind_of(container) is DomainMap:
-        found = key if kind_of(key) is str else to_key(key)
+        found = key if kind_of(key) is str else _lookup_key(container, key)
         try:
             return container[found]
         except KeyError:
@@ -225,6 +230,12 @@ def index(container: Any, key: Any) -> Any:
     if kind_of(container) is Optional:
         return optional_index(container, key)
     raise no_such_key(key if kind_of(key) is str else to_key(key))
+
+
+def _lookup_key(container: Any, key: Any) -> Any:
+    if kind_of(key) not in (str, int, Uint, float, bool, type(None)):
+        raise no_overload("[]", container, key)
+    return to_key(key)
 
 
 def list_index(container: list[Any], key: Any) -> int:
@@ -247,7 +258,7 @@ def optional_index(container: Any, key: Any) -> Optional:
     if kind_of(container) is DomainMap and kind_of(key) is str:
         return optional(container[key])
     if is_map(container):
-        to_key(key)
+        _lookup_key(container, key)
         found, value = find(container, key)
         return optional(value) if found else NONE
     if kind_of(container) is list:
@@ -334,9 +345,15 @@ def to_double(value: Any) -> float:
     if kind is int or kind is Uint:
         return float(value)
     if kind is str:
-        if not _REAL.fullmatch(value):
+        if _HEXADECIMAL.fullmatch(value):
+            try:
+                return float.fromhex(value.replace("_", ""))
+            except OverflowError:
+                raise _conversion(value, "double") from None
+        plain = _BETWEEN_DIGITS.sub("", value)
+        if not _REAL.fullmatch(plain):
             raise _conversion(value, "double")
-        result = float(value)
+        result = float(plain)
         if math.isinf(result) and "n" not in value.lower():
             raise _conversion(value, "double")
         return result

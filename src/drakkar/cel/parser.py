@@ -197,7 +197,10 @@ class _Parser:
 
     def _is_negative_number(self) -> bool:
         after = self._tokens[self._at + 1]
-        return after.kind == "literal" and isinstance(after.value, Number | float)
+        if isinstance(after.value, Number):
+            # There are no negative uints: the sign is an operator, which uints do not take.
+            return after.kind == "literal" and not after.value.unsigned
+        return after.kind == "literal" and isinstance(after.value, float)
 
     def _selection(self, node: Node, dot: Token) -> Node:
         optional = self._accept("?")
