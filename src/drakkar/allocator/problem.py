@@ -157,6 +157,11 @@ class Problem:
         memory.ranking.update(self._score)
         return memory.ranking.names()
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the order of :meth:`ranked` can change with what is taken; else it is the inventory's."""
+        return bool(self._classes.partial)
+
     def _score(self, name: str) -> tuple[Loss | None, bool]:
         known = self._class_of(name)
         searched = known.solution is None and not known.refuted
