@@ -124,10 +124,12 @@ class Bodies:
         try:
             return check(obj, schema)
         except StatusError:
-            found = self._explain(served, obj) if served.stored is not None and served.stored.custom else []
+            meta = obj.get("metadata") or {}
+            custom = served.stored is not None and served.stored.custom and isinstance(meta, dict)
+            found = self._explain(served, obj) if custom else []
             if not found:
                 raise
-            name = str((obj.get("metadata") or {}).get("name") or "")
+            name = str(meta.get("name") or "")
             raise StatusError(status.invalid(served.group, served.kind, name, found)) from None
 
     def _complete(self, obj: Object, served: Served) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drakkar.api.faults import Faults
+from drakkar.api.faults import TYPE_INVALID, Faults
 from drakkar.api.tree import child, children, text, texts
 from drakkar.apiserver.custom.rules import KEY, REASONS, compile_rules, has_rules
 from drakkar.apiserver.custom.values import value_faults
@@ -44,6 +44,8 @@ def schema_faults(faults: Faults, path: str, schema: Object, *, old: Object | No
     if schema == old:
         return
     before = len(faults.found)
+    if not _shaped(faults, path, schema):
+        return
     if _deeper(schema, MAX_DEPTH):
         faults.invalid(path, None, f"must not be nested deeper than {MAX_DEPTH} levels")
         return
@@ -59,6 +61,68 @@ def schema_faults(faults: Faults, path: str, schema: Object, *, old: Object | No
     _structure(faults, path, schema, root=True)
     if len(faults.found) == before and has_rules(schema):
         compile_rules(schema, faults, path)
+
+
+_TEXTS = (
+    "type", "format", "pattern", "title", "description", "x-kubernetes-list-type", "x-kubernetes-map-type",
+)  # fmt: skip
+_LISTS_OF_TEXTS = ("required", "x-kubernetes-list-map-keys")
+_FLAGS = (
+    "nullable", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum", "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string",
+)  # fmt: skip
+_NUMBERS = ("minimum", "maximum", "multipleOf")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_RULE_TEXTS = ("rule", "message", "messageExpression", "reason", "fieldPath")
+
+
+def _shaped(faults: Faults, path: str, schema: Any) -> bool:
+    """Whether every keyword has a value of its type; the built-in schema of definitions leaves most of that open."""
+    before = len(faults.found)
+    pending: list[tuple[str, Any]] = [(path, schema)]
+    while pending and len(faults.found) - before < 10:
+        where, part = pending.pop()
+        if not isinstance(part, dict):
+            faults.add(TYPE_INVALID, where, part, "must be a schema")
+            continue
+        for names, kind, word in (
+            (_TEXTS, str, "a string"),
+            (_FLAGS, bool, "a boolean"),
+            (_NUMBERS, (int, float), "a number"),
+            (_COUNTS, int, "a number"),
+            ((*_LISTS_OF_TEXTS, "enum", KEY, *_JUNCTORS), list, "a list"),
+            (("properties",), dict, "an object"),
+        ):
+            for name in names:
+                value = part.get(name)
+                if value is None:
+                    part.pop(name, None)
+                elif not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+                    faults.add(TYPE_INVALID, f"{where}.{name}", value, f"must be {word}")
+        if len(faults.found) > before:
+            continue
+        for name in _LISTS_OF_TEXTS:
+            if not all(isinstance(item, str) for item in part.get(name) or ()):
+                faults.add(TYPE_INVALID, f"{where}.{name}", part[name], "must be a list of strings")
+        for index, rule in enumerate(part.get(KEY) or ()):
+            texts_ = isinstance(rule, dict) and all(isinstance(rule.get(name, ""), str) for name in _RULE_TEXTS)
+            if not texts_:
+                faults.add(TYPE_INVALID, f"{where}.{KEY}[{index}]", rule, "must be a rule")
+        for name, below in (part.get("properties") or {}).items():
+            pending.append((f"{where}.properties[{name}]", below))
+        for junctor in _JUNCTORS:
+            pending += [(f"{where}.{junctor}[{i}]", below) for i, below in enumerate(part.get(junctor) or ())]
+        for name in ("not", "items"):
+            if part.get(name) is None:
+                part.pop(name, None)
+            elif not isinstance(part[name], list):
+                pending.append((f"{where}.{name}", part[name]))
+        more = part.get("additionalProperties")
+        if more is None:
+            part.pop("additionalProperties", None)
+        elif not isinstance(more, bool):
+            pending.append((f"{where}.additionalProperties", more))
+    return len(faults.found) == before
 
 
 def _deeper(schema: Any, left: int) -> bool:
@@ -112,11 +176,15 @@ def _typed(faults: Faults, path: str, schema: Object, why: str) -> None:
         faults.required(f"{path}.type", why)
 
 
+def _unsupported(faults: Faults, path: str, schema: Object) -> None:
+    for field in _UNSUPPORTED:
+        if schema.get(field) is not None:
+            faults.forbidden(f"{path}.{field}", f"{field} is not supported")
+
+
 def _own(faults: Faults, path: str, schema: Object, root: bool) -> None:
     """What a schema says about its own value."""
-    for field in _UNSUPPORTED:
-        if schema.get(field):
-            faults.forbidden(f"{path}.{field}", f"{field} is not supported")
+    _unsupported(faults, path, schema)
     kind = text(schema, "type")
     if kind and kind not in _TYPES:
         faults.not_supported(f"{path}.type", kind, _TYPES)
@@ -170,7 +238,7 @@ def _list_type(faults: Faults, path: str, schema: Object, kind: str) -> None:
     if list_type is not None and kind != "array":
         faults.invalid(f"{path}.type", kind, "must be array if x-kubernetes-list-type is specified")
         return
-    items = child(schema, "items")
+    items: Object = schema["items"] if isinstance(schema.get("items"), dict) else {}
     if list_type == "set" and items.get("nullable"):
         faults.forbidden(f"{path}.items.nullable", "cannot be nullable when x-kubernetes-list-type is set")
     if list_type == "set" and (
@@ -285,6 +353,7 @@ def _unknown(value: Any, schema: Object) -> str:
 
 def _inside(faults: Faults, path: str, part: Object, outer: Object) -> None:
     """A part of a junctor may only narrow what is said outside."""
+    _unsupported(faults, path, part)
     for field in _ONLY_OUTSIDE:
         int_or_string = outer.get("x-kubernetes-int-or-string") and field == "type"
         if part.get(field) is not None and not int_or_string:
@@ -301,7 +370,7 @@ def _inside(faults: Faults, path: str, part: Object, outer: Object) -> None:
             )
         _inside(faults, f"{path}.properties[{name}]", below, known or {})
     if isinstance(part.get("items"), dict):
-        _inside(faults, f"{path}.items", part["items"], child(outer, "items"))
+        _inside(faults, f"{path}.items", part["items"], outer["items"] if isinstance(outer.get("items"), dict) else {})
     for junctor in _JUNCTORS:
         for index, below in enumerate(children(part, junctor)):
             _inside(faults, f"{path}.{junctor}[{index}]", below, outer)
