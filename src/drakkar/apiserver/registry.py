@@ -502,6 +502,8 @@ class Registry:
             new.clear()
             new.update(old)
             new["metadata"] = meta if view.stored.plural in _STATUS_WRITES_METADATA else dict(old["metadata"])
+            if "managedFields" in meta:
+                new["metadata"]["managedFields"] = meta["managedFields"]
             if status_ is None:
                 new.pop("status", None)
             else:
