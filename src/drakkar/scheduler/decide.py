@@ -104,11 +104,30 @@ class Pending:
 Decision = Placement | Pending
 
 
-def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: int = 0, now: float = 0.0) -> Decision:
+@dataclass(slots=True)
+class Trail:
+    """The nodes in the order tried, from the one taken on: where an equal pod goes on (`drakkar.scheduler.equal`).
+
+    Empty where the next pod could belong somewhere else.
+    """
+
+    names: Sequence[str] = ()
+    position: int = 0
+
+
+def decide(
+    cluster: Cluster,
+    pod: PodView,
+    *,
+    policy: str = "drakkar",
+    start: int = 0,
+    now: float = 0.0,
+    trail: Trail | None = None,
+) -> Decision:
     """Finds a place for ``pod``.
 
     ``start`` rotates the order in which pods without devices try nodes; ``now`` (Unix time) decides
-    whether devices have been preparing for too long.
+    whether devices have been preparing for too long; ``trail`` is filled in for a placement.
     """
     keys = claim_keys(pod.obj)
     missing = group_obstacle(cluster, pod)
@@ -124,6 +143,7 @@ def decide(cluster: Cluster, pod: PodView, *, policy: str = "drakkar", start: in
     if around.obstacle is not None:
         return _blocked(cluster, Obstacle("node-unfit", around.obstacle.text), keys, around.obstacle.causes)
     attempt = _Attempt(cluster, pod, found, keys, policy, start, around)
+    attempt.trail = trail
     return attempt.useless_claim(now) or attempt.decide()
 
 
@@ -149,6 +169,9 @@ class _Attempt:
         self.cluster = cluster
         self.pod = pod
         self.around = around
+        self.trail: Trail | None = None
+        #: How many nodes of the order have been looked at.
+        self.looked = 0
         self.keys = keys
         self.policy = policy
         self.start = start
@@ -314,6 +337,7 @@ class _Attempt:
         among: frozenset[str] | None,
     ) -> Decision | None:
         refused: list[str] = []
+        self.looked = 0
         most = highest(wanted)
         # How good a placement is: first alternatives taken, and whether all hosts of its devices are fit.
         best: tuple[tuple[int, bool], Placement] | None = None
@@ -337,6 +361,8 @@ class _Attempt:
                     continue
                 got = (taken(allocations) if most else 0, whole)
                 if got == (most, True):
+                    if self.trail is not None and not (most or self.limited or problem.ranks):
+                        self.trail.names, self.trail.position = names, self.looked - 1
                     return self._placement(node.name, allocations, extended, charge)
                 found += 1
                 if best is None or got > best[0]:
@@ -474,6 +500,7 @@ class _Attempt:
         case, so that no claim can be blamed.
         """
         for name in names:
+            self.looked += 1
             node = self.cluster.nodes.get(name)
             if node is None:
                 continue

@@ -1,8 +1,10 @@
-"""One decision for many equal pods: what kept one out keeps out the others, until something happens.
+"""One decision for many equal pods: what kept one out keeps out the others, and where one fits the next is tried.
 
 Two pods are equal when nothing that a decision looks at tells them apart but the names of pods and
 claims. A refusal then holds for all of them as long as none of its causes has occurred; placing
-a pod takes room away and cannot help an equal one, unless the refusal waits for other pods.
+a pod takes room away and cannot help an equal one, unless the refusal waits for other pods. For the same
+reason the nodes that one pod was refused on need not be asked again for the next: equal pods are
+placed in one pass over the nodes, and each gets what it would get by itself.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from drakkar import allocator
+from drakkar.allocator import Fits, NoFit
 from drakkar.api.objects import annotations_of, key_of, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.scheduler.claims import Obstacle, claims_of
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.decide import Pending
+from drakkar.scheduler.decide import Pending, Placement, Trail
+from drakkar.scheduler.nodes import preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.refusal import Cause
 
@@ -105,6 +110,33 @@ def kind_of(cluster: Cluster, pod: PodView) -> Kind | None:
         [claim.spec for claim in claims],
     )
     return Kind(msgspec.msgpack.encode(parts), tuple(key_of(claim) for claim in claims))
+
+
+def follow(cluster: Cluster, pod: PodView, trail: Trail, policy: str) -> Placement | None:
+    """The place of a pod that is equal to the one which left the trail, with nothing but placements in between.
+
+    None: it has to be decided by itself.
+    """
+    claims = claims_of(cluster, pod)
+    if isinstance(claims, Obstacle) or not claims:
+        return None
+    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
+    while trail.position < len(trail.names):
+        node = cluster.nodes.get(trail.names[trail.position])
+        if node is not None and preference(pod, node) == 0 and unfit(pod, node) is None:
+            outcome = problem.solve(node.name)
+            if isinstance(outcome, Fits):
+                return Placement(node.name, tuple(zip(claims, outcome.allocations, strict=True)))
+            if not isinstance(outcome, NoFit):
+                return None
+        trail.position += 1
+    return None
+
+
+def in_line(pod: PodView, cluster: Cluster) -> bool:
+    """Whether equal pods may be placed in one pass: none of them says anything about others, or prefers a node."""
+    others = pod.near or pod.away or pod.drawn or pod.spread or cluster.repelling
+    return not (others or pod.preferred_affinity)
 
 
 def _binds(volume: dict[str, object]) -> bool:

@@ -52,7 +52,7 @@ _FAMILIES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     (
         "drakkar_scheduler_answered_alike_total",
         "counter",
-        "Refusals taken over from an equal pod without a decision.",
+        "Refusals and places that were found for an equal pod.",
         {"": "answered_alike"},
     ),
 )

@@ -114,6 +114,16 @@ class SchedulingQueue:
             self._some.clear()
             await self._some.wait()
 
+    def next(self) -> str | None:
+        """The pod that :meth:`take` would give at once, if there is one; it stays where it is."""
+        while self._active:
+            _, stamp, uid = self._active[0]
+            entry = self._entries.get(uid)
+            if entry is not None and entry.place is _Place.ACTIVE and entry.stamp == stamp:
+                return uid
+            heapq.heappop(self._active)
+        return None
+
     def hold(self, uid: str) -> bool:
         """Takes this pod out of turn, as :meth:`take` does with the next one; False: it is not here, or out already."""
         entry = self._entries.get(uid)

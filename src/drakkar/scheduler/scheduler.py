@@ -55,8 +55,8 @@ from drakkar.scheduler.avoidance import Avoided, unprepared
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import Committer, Lost, Result
-from drakkar.scheduler.decide import Pending, Placement, decide
-from drakkar.scheduler.equal import Verdicts, kind_of
+from drakkar.scheduler.decide import Pending, Placement, Trail, decide
+from drakkar.scheduler.equal import Kind, Verdicts, follow, in_line, kind_of
 from drakkar.scheduler.gangs import Gang, decide_gang, gang_of
 from drakkar.scheduler.groups import group_obstacle
 from drakkar.scheduler.metrics import COUNTERS, exposition
@@ -69,6 +69,8 @@ logger = logging.getLogger(__name__)
 
 #: Writes of placements under way at the same time, at most.
 WRITERS = 64
+#: Equal pods that are placed without a look at the watches in between, at most.
+IN_LINE = 64
 
 
 class Scheduler:
@@ -292,12 +294,40 @@ class Scheduler:
             if gang is not None and group_obstacle(self.cluster, pod) is None:
                 self._decide_gang(gang, group)
             else:
-                decision = self._decide(pod)
-                if isinstance(decision, Placement):
-                    self.cluster.assume(decision.footprint(pod), decision.node, decision.allocations)
-                self._act(pod, decision, group)
+                self._decide_equals(pod, group)
             # Watches have to be read between decisions.
             await asyncio.sleep(0)
+
+    def _decide_equals(self, pod: PodView, group: asyncio.TaskGroup) -> None:
+        """Decides about a pod, and about the next ones in line as long as they are equal to it and find a place."""
+        trail = Trail()
+        kind = self._settle(pod, group, trail)
+        if kind is None or not trail.names or not in_line(pod, self.cluster):
+            return
+        for _ in range(IN_LINE):
+            uid = self.queue.next()
+            obj = self._pods.uid(uid) if uid is not None else None
+            if uid is None or obj is None or not is_waiting(obj) or self.cluster.node_of(uid):
+                return
+            other = PodView.of(obj)
+            its_kind = kind_of(self.cluster, other)
+            if its_kind is None or its_kind.key != kind.key:
+                return
+            placement = follow(self.cluster, other, trail, self._policy)
+            if placement is None:
+                return
+            self.queue.hold(uid)
+            self.metrics["answered_alike"] += 1
+            self.cluster.assume(other, placement.node, placement.allocations)
+            self._act(other, placement, group)
+
+    def _settle(self, pod: PodView, group: asyncio.TaskGroup, trail: Trail) -> Kind | None:
+        """Decides about one pod and has that carried out; answers the pod's kind, if it has equals."""
+        kind, decision = self._decide(pod, trail)
+        if isinstance(decision, Placement):
+            self.cluster.assume(decision.footprint(pod), decision.node, decision.allocations)
+        self._act(pod, decision, group)
+        return kind
 
     def _waiting_of_group(self, pod: PodView) -> list[Object]:
         """The pods of the pod's group that are ours to decide now."""
@@ -367,26 +397,28 @@ class Scheduler:
         except (ApiError, Unreachable) as error:
             logger.info("pod group %s: its state was not written: %s", key_of(group), error)
 
-    def _decide(self, pod: PodView) -> Placement | Pending | None:
+    def _decide(self, pod: PodView, trail: Trail) -> tuple[Kind | None, Placement | Pending | None]:
         started = self._clock.monotonic()
+        kind: Kind | None = None
         try:
             kind = kind_of(self.cluster, pod)
             known = self._verdicts.recall(kind, pod) if kind is not None else None
             if known is not None:
                 self.metrics["answered_alike"] += 1
-                return known
-            decision = decide(self.cluster, pod, policy=self._policy, start=self._start, now=self._clock.time())
+                return kind, known
+            now = self._clock.time()
+            decision = decide(self.cluster, pod, policy=self._policy, start=self._start, now=now, trail=trail)
             if kind is not None and isinstance(decision, Pending):
                 self._verdicts.remember(kind, decision)
         except Exception:
             # A fault in one decision must not stop all others.
             logger.exception("deciding about pod %s failed", pod.key)
             self.metrics["errors"] += 1
-            return None
+            return kind, None
         self._start += 1
         self.metrics["decisions"] += 1
         self.metrics["decision_seconds"] += self._clock.monotonic() - started
-        return decision
+        return kind, decision
 
     # from decisions to writes
 
