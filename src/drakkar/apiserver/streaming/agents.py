@@ -85,7 +85,8 @@ async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 def _unreachable(url: str, error: BaseException) -> dict[str, object]:
     where = url.partition("?")[0]
-    return status.internal(f"error dialing backend: {where}: {error or type(error).__name__}")
+    why = getattr(error, "os_error", None) or error
+    return status.internal(f"error dialing backend: {where}: {why or type(error).__name__}")
 
 
 def _agents_words(code: int, words: str) -> dict[str, object]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ pytest.importorskip("grpc", reason="needs the extra node")
 from drakkar.api.kinds import CONFIGMAP, POD
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is
+from drakkar.api.resource import v1
+from drakkar.driver import AllocatedDevice, ContainerEdits
 from drakkar.node.agent import mounts
 from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.oci_runtime import OciRuntime
+from drakkar.plugin.cdi import DeviceNode
 from tests.support.agents import cluster
 from tests.support.eventually import eventually
 from tests.unit.node.agent.test_thin_path import Hello, gone, log, prepare_cluster
@@ -78,6 +82,53 @@ def test_a_container_with_its_device(tmp_path: Path, root: Path) -> None:
 
     asyncio.run(run())
     assert not Path("/usr/here").exists()
+
+
+class Node(Hello):
+    """Hands out a device node of this machine."""
+
+    def __init__(self, folder: Path, host_path: str) -> None:
+        super().__init__(folder)
+        self.host_path = host_path
+
+    def prepare(self, claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> Sequence[ContainerEdits]:
+        self.prepared.append(claim.metadata.uid)
+        node = DeviceNode(path="/dev/mine", hostPath=self.host_path, permissions="r")
+        return [ContainerEdits(deviceNodes=[node]) for _ in devices]
+
+
+def test_only_who_has_the_claim_can_open_the_device(tmp_path: Path, root: Path) -> None:
+    # Not one of those that every container may open.
+    device = next((path for path in ("/dev/loop-control", "/dev/fuse", "/dev/net/tun") if Path(path).exists()), None)
+    if device is None:
+        pytest.skip("no device node here to hand out")
+    numbers = f"{os.major(os.stat(device).st_rdev)} {os.minor(os.stat(device).st_rdev)}"
+
+    async def run() -> None:
+        async with cluster(tmp_path, root, lambda: OciRuntime.open(root, None)) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            await site.start_driver(Node(tmp_path, device))
+            # Whoever may make nodes still cannot open them; ENXIO or success would mean that the filter let it through.
+            rights = {"securityContext": {"capabilities": {"add": ["MKNOD"]}}}
+            look = (
+                "import os\n"
+                "for path in ('/dev/mine', '/tmp/own'):\n"
+                "    try: os.close(os.open(path, os.O_RDONLY)); print('open')\n"
+                "    except OSError as error: print(error.errno)\n"
+            )
+            script = f'mknod /tmp/own c {numbers}; python3 -c "{look}"'
+            for name, claim in (("with", True), ("without", False)):
+                await site.client.create(POD, pod(name, script, claim=claim, container=rights))
+                await eventually(lambda n=name: site.pod(n), ended("Succeeded"))
+            assert (await log(site, "with")).split() == ["open", "open"]
+            assert (await log(site, "without")).split() == [str(errno.ENOENT), str(errno.EPERM)]
+            plain = "mknod /tmp/own c 1 3 2>/dev/null; echo $?"
+            await site.client.create(POD, pod("plain", plain))
+            await eventually(lambda: site.pod("plain"), ended("Succeeded"))
+            assert (await log(site, "plain")).strip() == "1"
+
+    asyncio.run(run())
 
 
 def test_volumes_users_and_limits(tmp_path: Path, root: Path) -> None:

@@ -194,6 +194,50 @@ def test_without_its_driver_a_pod_waits(tmp_path: Path, root: Path) -> None:
     asyncio.run(run())
 
 
+def test_after_a_reboot_drivers_prepare_again(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from drakkar.node.agent import agent as module
+    from drakkar.plugin.checkpoint import Torn
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            body = pod("p", "sleep 1000")
+            body["spec"]["restartPolicy"] = "Always"
+            await site.client.create(POD, body)
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
+            (file,) = (root / "claims").iterdir()
+            # Within one boot the record is enough.
+            await site.stop("agent")
+            agent = await site.start_agent()
+            await asyncio.sleep(0.3)
+            assert agent.claims is not None
+            assert [record.state for record in agent.claims.records()] == ["prepared"]
+            await site.stop("agent")
+            # The machine was started anew: nothing that was set up in the kernel is left.
+            monkeypatch.setattr(module, "boot_id", lambda: "another boot")
+            agent = await site.start_agent()
+            assert agent.claims is not None
+            await eventually(
+                lambda: asyncio.sleep(0, agent.claims.records()),
+                lambda records: [record.bootID for record in records] == ["another boot"],
+            )
+            # A record that is damaged does not stop the agent; the pod's claim is written anew.
+            await site.stop("agent")
+            file.write_bytes(b"{")
+            agent = await site.start_agent()
+            assert agent.claims is not None
+            await eventually(lambda: asyncio.sleep(0, agent.claims.records()), lambda records: len(records) == 1)
+            assert not isinstance(agent.claims.records()[0], Torn)
+            await site.client.delete(POD, "p", "default")
+            await eventually(lambda: gone(site, "p"), bool)
+            assert driver.unprepared == driver.prepared
+
+    asyncio.run(run())
+
+
 def test_a_node_is_ready_before_the_drivers_of_forgotten_pods_are_back(tmp_path: Path, root: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path, root) as site:
