@@ -158,6 +158,11 @@ def test_what_if_leaves_no_trace(seed: int) -> None:
             if isinstance(outcome, Fits):
                 held.append(outcome.allocations[0])
                 overlay = overlay.assume(held[-1])
+        if number % 3 == 2:
+            told = state.fresh()
+            for place, allocation in enumerate(held):
+                told.assume(f"what-if-{place}", allocation)
+            assert answers(overlay, seed) == answers(told.snapshot(), seed)
     rnd.shuffle(held)
     for allocation in held:
         overlay = overlay.release(allocation)

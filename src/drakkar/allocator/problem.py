@@ -76,6 +76,13 @@ class _Memory:
         #: The nodes by what they lose, once somebody asked.
         self.ranking: Ranking | None = None
 
+    def copy(self) -> _Memory:
+        """A memory of the same moment that can go another way."""
+        other = _Memory()
+        other.version, other.order, other.mask = self.version, self.order, self.mask
+        other.classes = self.classes.copy()
+        return other
+
     def reorder(self, order: NodeOrder) -> None:
         """Takes over the nodes of a world."""
         for gone in [name for name in self.classes if name not in order.places]:
@@ -103,7 +110,7 @@ class _Memory:
 class Problem:
     """Claims to be allocated together, for one pod. Make one with :func:`prepare`."""
 
-    __slots__ = ("_classes", "_share_id", "_tasks", "_wishes", "claims", "plan", "snapshot")
+    __slots__ = ("_beside", "_classes", "_share_id", "_tasks", "_wishes", "claims", "plan", "snapshot")
 
     def __init__(
         self,
@@ -121,6 +128,8 @@ class Problem:
         self._classes = known if isinstance(known, Classes) else Classes(plan)
         plan.known = self._classes
         self._wishes = self._classes.wishes
+        #: What is known for a snapshot beside the one that the plan remembers.
+        self._beside: _Memory | None = None
 
     # All nodes.
 
@@ -175,10 +184,9 @@ class Problem:
         known = self.plan.memory
         memory = known if isinstance(known, _Memory) else _Memory()
         if snapshot.version is None or memory.version > snapshot.version:
-            # A what-if or an old snapshot: beside the memory, though classes still hold.
-            memory = _Memory()
-            self._look(memory, None)
-            return memory
+            if self._beside is None:
+                self._beside = self._look_beside(memory)
+            return self._beside
         self.plan.memory = memory
         if memory.version == snapshot.version:
             return memory
@@ -193,6 +201,16 @@ class Problem:
         self._look(memory, touched)
         memory.version = snapshot.version
         return memory
+
+    def _look_beside(self, memory: _Memory) -> _Memory:
+        """What is to know about a what-if or an old snapshot, from what the plan remembers where that is near."""
+        origin, touched = self.snapshot.origin, self.snapshot.touched
+        if origin is not None and origin.version is not None and memory.version <= origin.version:
+            found = Problem(origin, self.claims, self.plan, self._share_id)._remember().copy()
+        else:
+            found, touched = _Memory(), None
+        self._look(found, touched)
+        return found
 
     def _look(self, memory: _Memory, touched: Iterable[str] | None) -> None:
         """Looks at the nodes that were touched, or at all of them."""

@@ -137,6 +137,21 @@ class World:
     everywhere: tuple[Pool, ...]
     #: Tells worlds apart, those of other inventories too.
     number: int = field(default_factory=count(1).__next__)
+    #: Number of a pool → nodes that may see it, for those that were asked for (:func:`nodes_of`).
+    reach: dict[int, frozenset[str] | None] = field(default_factory=dict[int, "frozenset[str] | None"])
+
+
+def nodes_of(world: World, pool: Pool) -> frozenset[str] | None:
+    """Names of the nodes that may see a pool, perhaps some more; None for all."""
+    if pool.hooks is None:
+        return None
+    if pool.index not in world.reach:
+        names = {name for key, name in pool.hooks if key == NAME_KEY}
+        labels = {hook for hook in pool.hooks if hook[0] != NAME_KEY}
+        if labels:
+            names.update([node.name for node in world.nodes.values() if not labels.isdisjoint(node.labels.items())])
+        world.reach[pool.index] = frozenset(names)
+    return world.reach[pool.index]
 
 
 def pools_for(world: World, node: Node) -> tuple[tuple[Pool, ...], ...]:
@@ -225,14 +240,25 @@ class Shared:
 class Snapshot:
     """An immutable view of the cluster; make one with :meth:`Inventory.snapshot` or :func:`drakkar.snapshot`."""
 
-    __slots__ = ("_usage", "shared", "version", "world")
+    __slots__ = ("_usage", "origin", "shared", "touched", "version", "world")
 
-    def __init__(self, world: World, usage: Pages[PoolUsage], shared: Shared, version: int | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        usage: Pages[PoolUsage],
+        shared: Shared,
+        version: int | None,
+        origin: Snapshot | None = None,
+        touched: frozenset[str] | None = frozenset(),
+    ) -> None:
         self.world = world
         self._usage = usage
         self.shared = shared
         #: Number of changes the inventory had seen; None for a what-if snapshot.
         self.version = version
+        #: The snapshot beside which a what-if stands, and the nodes that see something else than there (None: all).
+        self.origin = origin
+        self.touched = touched
 
     @property
     def switches(self) -> Switches:
@@ -279,11 +305,14 @@ class Snapshot:
     def _with(self, allocation: AllocationResult, change: Callable[[PoolUsage, Holding], None]) -> Snapshot:
         usage = self._usage.fork()
         own: dict[int, PoolUsage] = {}
+        touched = self.touched
         for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
             pool = self.world.pools.get(holding.pool)
             if pool is None:
                 continue
             if pool.index not in own:
                 usage[pool.index] = own[pool.index] = usage[pool.index].copy()
+                reached = nodes_of(self.world, pool)
+                touched = None if touched is None or reached is None else touched | reached
             change(own[pool.index], holding)
-        return Snapshot(self.world, usage, self.shared, None)
+        return Snapshot(self.world, usage, self.shared, None, self.origin or self, touched)
