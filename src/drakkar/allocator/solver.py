@@ -18,8 +18,13 @@ from typing import Any, Final
 
 from drakkar.allocator.model import Model
 
-#: Branches that one question may take; far beyond what irregular nodes of 64 devices need.
-MOST_NODES: Final = 5_000
+#: Branches that all questions about one problem may take together; far beyond what 64 irregular devices need.
+MOST_NODES: Final = 3_000
+
+
+#: Questions on the way from some solution to the first one. 64 devices need fewer; where there are more, a solution that
+#: may not be the first is answer enough, unless it has to be upstream's.
+MOST_QUESTIONS: Final = 300
 
 
 class Verdict(Enum):
@@ -46,12 +51,12 @@ def available() -> bool:
     return find_spec("highspy") is not None
 
 
-def first(model: Model) -> Choices | Verdict:
-    """The first solution in the order of the search."""
+def first(model: Model, questions: int | None = MOST_QUESTIONS) -> Choices | Verdict:
+    """The first solution in the order of the search, or after so many questions (None: no limit) the best so far."""
     if any(not row.terms and ((row.low or 0) > 0 or (row.high or 0) < 0) for row in model.rows):
         # No variable can help; the solver leaves such rows out.
         return Verdict.NONE
-    program = _Program(model)
+    program = _Program(model, questions)
     solution = program.ask()
     if isinstance(solution, Verdict):
         return solution
@@ -92,7 +97,8 @@ def first(model: Model) -> Choices | Verdict:
 class _Program:
     """A model inside HiGHS."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, questions: int | None) -> None:
+        self._questions = questions
         highspy: Any = import_module("highspy")
         self._model = model
         self._highspy = highspy
@@ -100,7 +106,7 @@ class _Program:
         solver = self._solver = highspy.Highs.__base__()
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)
-        solver.setOptionValue("mip_max_nodes", MOST_NODES)
+        self._nodes_left = MOST_NODES
         solver.passModel(self._translated())
 
     def _translated(self) -> Any:
@@ -130,9 +136,15 @@ class _Program:
     def ask(self, wanted: int | None = None) -> list[bool] | Verdict:
         """A solution, if wanted one in which this variable is true."""
         solver = self._solver
+        if self._nodes_left <= 0 or self._questions == 0:
+            return Verdict.UNDECIDED
+        if self._questions is not None:
+            self._questions -= 1
         if wanted is not None:
             solver.changeColBounds(wanted, 1, 1)
+        solver.setOptionValue("mip_max_nodes", self._nodes_left)
         solver.run()
+        self._nodes_left -= max(1, solver.getInfo().mip_node_count)
         status = solver.getModelStatus()
         statuses = self._highspy.HighsModelStatus
         answer: list[bool] | Verdict = Verdict.UNDECIDED

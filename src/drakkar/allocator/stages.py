@@ -54,10 +54,11 @@ def _solver(task: NodeTask) -> Search | solver.Verdict:
     model = build(task)
     if model is None:
         return solver.Verdict.UNDECIDED
-    answer = solver.first(model)
+    upstream = task.policy == "upstream"
+    answer = solver.first(model, None if upstream else solver.MOST_QUESTIONS)
     if isinstance(answer, solver.Verdict):
         return answer
-    if not answer.first and task.policy == "upstream":
+    if not answer.first and upstream:
         return solver.Verdict.UNDECIDED
     search = Search(task, 0, None)
     # What the solver found counts only once the rules of the search have passed it.
