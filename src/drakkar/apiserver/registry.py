@@ -31,7 +31,7 @@ from drakkar.apiserver.admission.match import REGISTRATION
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
-from drakkar.apiserver.custom import DEFINITIONS, CustomResources, complete
+from drakkar.apiserver.custom import DEFINITIONS, CustomResources, complete, stored_version
 from drakkar.apiserver.custom import definition_faults as custom_faults
 from drakkar.apiserver.expressions import Expressions
 from drakkar.apiserver.managed import reset_paths
@@ -689,10 +689,11 @@ class Registry:
         """The objects of a definition go with it, whatever finalizers they have."""
         spec = definition["spec"]
         prefix = f"/{spec['group']}/{spec['names']['plural']}/"
-        found = next((one for one in self.catalog.served.values() if one.stored and one.stored.prefix == prefix), None)
-        if found is None or found.stored is None:
+        stored = self.catalog.stored.get(prefix)
+        if stored is None:
             return
-        view = View(found, found.stored, self.state.tables[prefix])
+        # Versions that are not served, maybe all of them, keep objects as well.
+        view = View(stored_version(definition, stored), stored, self.state.tables[prefix])
         for entry in list(view.table.entries.values()):
             while True:
                 await self.idle(view.stored.store_key(entry.namespace, entry.name))

@@ -8,6 +8,6 @@ rules         validation rules in CEL
 """
 
 from drakkar.apiserver.custom.definitions import complete, definition_faults
-from drakkar.apiserver.custom.resources import DEFINITIONS, CustomResources
+from drakkar.apiserver.custom.resources import DEFINITIONS, CustomResources, stored_version
 
-__all__ = ["DEFINITIONS", "CustomResources", "complete", "definition_faults"]
+__all__ = ["DEFINITIONS", "CustomResources", "complete", "definition_faults", "stored_version"]

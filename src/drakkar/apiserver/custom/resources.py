@@ -13,7 +13,7 @@ from typing import Any
 from drakkar.api.errors import FieldError
 from drakkar.apiserver import status
 from drakkar.apiserver.cache import Change
-from drakkar.apiserver.catalog import Catalog, Served
+from drakkar.apiserver.catalog import Catalog, Served, Stored
 from drakkar.apiserver.custom.rules import RuleTree, compile_rules, has_rules, rule_faults
 from drakkar.apiserver.custom.values import value_faults
 from drakkar.apiserver.discovery import Resource, Subresource
@@ -88,14 +88,18 @@ class CustomResources:
 
     def coercion(self, served: Served, hub: str) -> Coercion | None:
         """What brings objects into the shape of a version and back; None where its schema is the stored one's."""
-        key = (served.group, served.version, served.kind)
-        if key not in self.schemas or self.schemas.get((served.group, hub, served.kind)) == self.schemas[key]:
+        key, kept = (served.group, served.version, served.kind), (served.group, hub, served.kind)
+        # A version that went since the start is still the one that objects are kept in; it has no schema any more.
+        if key not in self.schemas or kept not in self.schemas or self.schemas[kept] == self.schemas[key]:
             return None
         return Coercion(self._node_of(served, served.version), self._node_of(served, hub))
 
     def hub_node(self, served: Served, hub: str) -> SchemaNode | None:
         """The schema of a custom kind in the version in which it is stored."""
-        return self._node_of(served, hub) if (served.group, hub, served.kind) in self.schemas else None
+        for version in (hub, served.version):
+            if (served.group, version, served.kind) in self.schemas:
+                return self._node_of(served, version)
+        return None
 
     def _node_of(self, served: Served, version: str) -> SchemaNode:
         key = (served.group, version, served.kind)
@@ -195,4 +199,22 @@ def _resource(spec: Object, version: Mapping[str, Any]) -> Resource:
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
         subresources=tuple(found),
+    )
+
+
+def stored_version(definition: Object, stored: Stored) -> Served:
+    """The version in which a definition's objects are kept, whether it is served or not."""
+    spec: Object = definition["spec"]
+    version = next((one for one in spec["versions"] if one["name"] == stored.version), spec["versions"][0])
+    resource = _resource(spec, version)
+    return Served(
+        stored.group,
+        stored.version,
+        stored.plural,
+        stored.kind,
+        stored.namespaced,
+        frozenset(resource.verbs),
+        {sub.name: sub for sub in resource.subresources},
+        stored,
+        resource,
     )

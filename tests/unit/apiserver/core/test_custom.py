@@ -88,6 +88,22 @@ def test_values_are_checked_against_the_schema() -> None:
     play(scene)
 
 
+def test_objects_of_a_definition_that_serves_nothing_go_with_it() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(DEFINITIONS, definition())
+        await api.post(WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 3}})
+        path = f"{DEFINITIONS}/widgets.demo.example.com"
+        silent = await api.get(path)
+        silent["spec"]["versions"][0]["served"] = False
+        await api.put(path, silent)
+        await api.delete(path)
+        await api.post(DEFINITIONS, definition())
+        assert (await api.get(WIDGETS))["items"] == []
+        await asyncio.wait_for(api.post(WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 3}}), 10)
+
+    play(scene)
+
+
 def test_custom_objects_survive_a_restart() -> None:
     async def run() -> None:
         backend = MemoryBackend()

@@ -378,6 +378,29 @@ def test_versions_have_schemas_of_their_own() -> None:
     play(scene)
 
 
+def test_the_storage_version_may_change_and_the_old_one_go() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(DEFINITIONS, two_versions())
+        await api.post(WIDGETS, widget(size=1))
+        path = f"{DEFINITIONS}/widgets.demo.example.com"
+        found = await api.get(path)
+        for version in found["spec"]["versions"]:
+            version["storage"] = version["name"] == "v2"
+        found = await api.put(path, found)
+        assert found["status"]["storedVersions"] == ["v1", "v2"]
+        found["status"]["storedVersions"] = ["v2"]
+        found = await api.put(f"{path}/status", found)
+        found["spec"]["versions"] = [version for version in found["spec"]["versions"] if version["name"] == "v2"]
+        await api.put(path, found)
+        v2 = WIDGETS.replace("/v1/", "/v2/")
+        assert (await api.get(f"{v2}/w"))["apiVersion"] == "demo.example.com/v2"
+        assert (await api.post(v2, widget("n", size=2)))["spec"] == {"size": 2, "fresh": "yes"}
+        await api.patch(f"{v2}/w", {"spec": {"size": 5}})
+        await api.delete(path)
+
+    play(scene)
+
+
 def test_a_version_that_only_a_webhook_could_make_is_refused_by_name() -> None:
     async def scene(api: Api) -> None:
         made = two_versions()
