@@ -1,7 +1,8 @@
 """Where the registry meets server-side apply: what an endpoint ignores, and who owns what.
 
-Owners of fields are tracked from the first apply on; until then an object carries none, and
-what was there before is owned by ``before-first-apply``, as upstream does for old objects.
+Owners of fields are tracked from the start where the creator says who they are (`fieldManager`), else
+from the first apply on; then what was there before is owned by ``before-first-apply``, as upstream
+does for old objects.
 """
 
 from __future__ import annotations

@@ -197,6 +197,8 @@ class Registry:
         defaults = kinds.defaults_for(served.kind, served.version)
         if defaults is not None:
             defaults(obj)
+        if managed is None and options.field_manager:
+            managed = self._first_owners(view, obj, options)
         if not view.hub:
             obj = view.to_hub(obj)
         meta = obj["metadata"]
@@ -591,6 +593,23 @@ class Registry:
             reset = reset_paths(strategy, subresource)
             old, now = view.decode(entry), self.clock.time()
             track_update(old, new, options.manager, "Update", schema, subresource, now, reset=reset)
+
+    def _first_owners(self, view: View, obj: Object, options: WriteOptions) -> list[Object]:
+        """Who owns the fields of an object that is created by somebody who says who they are.
+
+        People and their tools do (kubectl, helm). For others the owners are settled when somebody applies,
+        which spares the objects of drivers and controllers the bookkeeping.
+        """
+        from drakkar.apiserver.apply import track_update
+
+        schema = self.custom.node(view.served)
+        if schema is None:
+            return []
+        strategy = kinds.strategy_for(view.stored.group, view.stored.kind)
+        new = {**obj, "metadata": {**obj["metadata"], "managedFields": None}}
+        reset = reset_paths(strategy, "")
+        track_update(None, new, options.manager, "Update", schema, "", self.clock.time(), reset=reset)
+        return new["metadata"].get("managedFields") or []
 
     def creates_on_update(self, view: View) -> bool:
         """Whether a PUT of an absent object creates it."""
