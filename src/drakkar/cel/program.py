@@ -215,6 +215,9 @@ class _Cache:
         while len(self._programs) > self._size:
             self._programs.popitem(last=False)
 
+    def clear(self) -> None:
+        self._programs.clear()
+
 
 _cache: Final = _Cache(1024)
 
@@ -240,6 +243,11 @@ def compile_derived(
 def build_program(text: str) -> Program:
     """Compile a selector in the environment of stored expressions, past the cache (for measuring)."""
     return _build(text, Environment.of("stored", True, True), False, COST_LIMIT)
+
+
+def cache_clear() -> None:
+    """Forget compiled programs (for measuring)."""
+    _cache.clear()
 
 
 def _compile(text: str, environment: str, features: Features, derived: bool, cost_limit: int) -> Program:

@@ -19,9 +19,6 @@ from drakkar.cel.program import Program
 if TYPE_CHECKING:
     from drakkar.inventory.selection import Column, SelectorTable
 
-_DAMAGED: Final = ("damaged",)
-
-
 _UNKNOWN: Final = np.zeros(0, dtype=np.bool_)
 
 
@@ -51,8 +48,9 @@ class FleetColumn:
     def absent(self) -> NDArray[np.bool_] | None:
         """Rows without a value, None when there are none."""
         if self._absent is _UNKNOWN:
-            holes = None in self._rows
-            self._absent = np.frombuffer(bytes([row is None for row in self._rows]), dtype=np.bool_) if holes else None
+            self._absent = None
+            if self._column.holes:
+                self._absent = np.frombuffer(bytes([row is None for row in self._rows]), dtype=np.bool_)
         return self._absent
 
     @property
@@ -74,8 +72,10 @@ class FleetColumn:
         """Rows that hold one of the strings. Numbers are made of the strings when this is asked again."""
         rows = self._rows
         self._asked += 1
-        if self._asked == 1 or len(texts) > _FEW:
+        if len(texts) > _FEW:
             return np.frombuffer(bytes([row in texts for row in rows]), dtype=np.bool_)
+        if self._asked == 1:
+            return _searched(rows, texts)
         if self._hashes is None:
             self._hashes = np.fromiter(map(hash, rows), dtype=np.int64, count=len(rows))
         found = np.zeros(len(rows), dtype=np.bool_)
@@ -87,6 +87,18 @@ class FleetColumn:
 
 #: Answers of the evaluator in the words of the selector table.
 _WORDS: Final = bytes(range(256)).translate(bytes.maketrans(bytes((FALSE, TRUE, ERROR)), bytes((1, 2, 3))))
+
+
+def _searched(rows: list[Any], texts: frozenset[str]) -> NDArray[np.bool_]:
+    """Rows that hold one of the strings, which few do."""
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for text in texts:
+        at = -1
+        for _ in range(rows.count(text)):
+            at = rows.index(text, at + 1)
+            found[at] = True
+    return found
+
 
 #: More strings than this are faster looked up in a set than compared one by one.
 _FEW: Final = 16
@@ -120,7 +132,9 @@ class Fleet:
 
     def failing(self) -> NDArray[np.bool_]:
         """Devices on which every expression fails."""
-        return self.column(_DAMAGED).codes != 0
+        found = np.zeros(self.rows, dtype=np.bool_)
+        found[[row - self.start for row in self._table.damaged(self.start)]] = True
+        return found
 
     def device(self, row: int) -> Any:
         """The device of a row."""

@@ -79,13 +79,15 @@ class Cel(Protocol):
 class Column:
     """What some read finds on every row: raw values (see :mod:`drakkar.inventory.published`), and numbers for them."""
 
-    __slots__ = ("_codes", "_distinct", "_interned", "raw", "read", "texts")
+    __slots__ = ("_codes", "_distinct", "_interned", "holes", "raw", "read", "texts")
 
     def __init__(self, read: Read) -> None:
         self.read = read
         self.raw: list[Any] = []
         #: Whether all are strings (or nothing).
         self.texts = read[0] in ("attributes", "driver")
+        #: Whether some row has nothing.
+        self.holes = False
         self._codes: array[int] = array("i")
         self._interned: dict[Any, int] = {None: 0}
         #: The values by number.
@@ -103,9 +105,10 @@ class Column:
             case ("multi",):
                 self.raw += [True if row.multi else None for row in table.rows[start:]]
             case ("damaged",):
-                for of, first, end in table.runs_from(start):
-                    self._add_damaged(of, first, end)
-                self.raw += [row if is_damaged(row) else None for row in loose]
+                self.raw += [None] * (len(table.rows) - start)
+                for row in table.damaged(start):
+                    # The device itself, because no other fails in the same way.
+                    self.raw[row] = table.rows[row]
             case (kind, domain, name):
                 for of, first, end in table.runs_from(start):
                     values, texts = of.values(kind, domain, name, first, end)
@@ -117,13 +120,7 @@ class Column:
                     self.texts = self.texts and all([value is None or type(value) is str for value in values])
             case _:
                 raise ValueError(f"{self.read} is no column")
-
-    def _add_damaged(self, of: Published, first: int, end: int) -> None:
-        values: list[Any] = [None] * (end - first)
-        for place in of.damaged[bisect_left(of.damaged, first) : bisect_left(of.damaged, end)]:
-            # The device itself, because no other fails in the same way.
-            values[place - first] = of.devices[place]
-        self.raw += values
+        self.holes = self.holes or None in (self.raw[start:] if start else self.raw)
 
     @property
     def codes(self) -> array[int]:
@@ -324,6 +321,11 @@ class SelectorTable:
         self._selectors[text] = found
         return found
 
+    def forget_answers(self) -> None:
+        """Lets go of what selectors said, but not of the columns they read (for measuring)."""
+        self._selectors.clear()
+        self._fleet = None
+
     def together(self, program: Program, start: int) -> bytes | None:
         """What a program says about all rows from ``start`` on; None when it can only be asked one by one."""
         from drakkar.cel.program import Program as Compiled
@@ -399,6 +401,16 @@ class SelectorTable:
             skipped = max(row - first, 0)
             if first + skipped < end:
                 yield of, place + skipped, place + end - first
+
+    def damaged(self, start: int) -> list[int]:
+        """Rows from ``start`` on of devices that cannot be turned into CEL values."""
+        found: list[int] = []
+        row = start
+        for of, first, end in self.runs_from(start):
+            found += [row + place - first for place in of.damaged[bisect_left(of.damaged, first) :] if place < end]
+            row += end - first
+        loose = max(start, self.gathered)
+        return found + [loose + at for at, one in enumerate(self.rows[loose:]) if is_damaged(one)]
 
     def row_of(self, record: DeviceRecord) -> int | None:
         """Row of a device, if its slice was entered."""
