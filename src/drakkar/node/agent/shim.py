@@ -45,12 +45,16 @@ class Log:
     def take(self, channel, data):
         held = self.held[channel]
         held += data
-        while (end := held.find(b"\n", 0, LONGEST_ENTRY)) >= 0:
-            self.entry(channel, b"F", bytes(held[:end]))
-            del held[: end + 1]
-        while len(held) >= LONGEST_ENTRY:
-            self.entry(channel, b"P", bytes(held[:LONGEST_ENTRY]))
-            del held[:LONGEST_ENTRY]
+        while True:
+            end = held.find(b"\n", 0, LONGEST_ENTRY)
+            if end >= 0:
+                self.entry(channel, b"F", bytes(held[:end]))
+                del held[: end + 1]
+            elif len(held) >= LONGEST_ENTRY:
+                self.entry(channel, b"P", bytes(held[:LONGEST_ENTRY]))
+                del held[:LONGEST_ENTRY]
+            else:
+                return
 
     def end(self, channel):
         if self.held[channel]:
@@ -106,6 +110,7 @@ class Shim:
         self.process = None
         self.stdin: int = -1
         self.pending = bytearray()
+        self.closing = False
         self.master: int = -1
         self.open = set()
 
@@ -328,7 +333,9 @@ class Shim:
             columns, rows = struct.unpack(">HH", content)
             fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         elif channel == CLOSE and self.stdin >= 0 and self.master < 0 and self.config["stdinOnce"]:
-            self.close_stdin()
+            # Not before the container has taken what came before.
+            self.closing = True
+            self.feed()
 
     def feed(self):
         """Give the container what waits for its standard input, as far as it takes it."""
@@ -343,12 +350,9 @@ class Shim:
             self.pending.clear()
         if self.master < 0 and self.stdin in self.selector.get_map():
             self.selector.unregister(self.stdin)
-
-    def close_stdin(self):
-        if self.stdin in self.selector.get_map():
-            self.selector.unregister(self.stdin)
-        os.close(self.stdin)
-        self.stdin = -1
+        if self.closing:
+            os.close(self.stdin)
+            self.stdin = -1
 
     # Words to the agent.
 
