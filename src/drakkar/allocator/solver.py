@@ -22,8 +22,8 @@ from drakkar.allocator.model import Model
 MOST_NODES: Final = 3_000
 
 
-#: Questions on the way from some solution to the first one. 64 devices need fewer; where there are more, a solution that
-#: may not be the first is answer enough, unless it has to be upstream's.
+#: Questions on the way from some solution to the first one. 64 devices need fewer; where there are more, a solution
+#: that may not be the first is answer enough, unless it has to be upstream's.
 MOST_QUESTIONS: Final = 300
 
 

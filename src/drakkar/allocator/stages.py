@@ -18,7 +18,7 @@ from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.search import BudgetSpent, Search, SwitchToPruning
 
 #: Steps of stage 2 after which the solver is asked: more than any case with some symmetry takes.
-SOLVER_AFTER: Final = 300
+SOLVER_AFTER: Final = 200
 
 
 def first_solution(task: NodeTask, budget: int) -> Search | None:
