@@ -147,7 +147,7 @@ def test_a_rolling_upgrade_fails_no_call(root: Path) -> None:
             loads = [asyncio.create_task(load()) for _ in range(4)]
             for old, new in itertools.pairwise(instances):
                 await asyncio.to_thread(new.start)
-                await eventually(lambda n=new: asyncio.sleep(0, calls[-1] == n.name), bool)
+                await eventually(lambda n=new: asyncio.sleep(0, bool(calls) and calls[-1] == n.name), bool)
                 # As an instance ends by itself: first its registration, calls in flight are answered.
                 await asyncio.to_thread(old._registration.stop, 1.0)
                 await asyncio.to_thread(old._service.stop, 1.0)
