@@ -15,6 +15,7 @@ from drakkar.api.errors import FieldError, ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.selectors import LabelSelector
 from drakkar.api.tree import at, child, children, text, texts
+from drakkar.apiserver.expressions import MAX_TEXT
 
 Object = dict[str, Any]
 
@@ -28,6 +29,9 @@ _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 def definition_faults(kind: str, obj: Object) -> list[FieldError]:
     """Faults of an object of admissionregistration.k8s.io beyond its metadata."""
     faults = Faults()
+    if _text_of(obj) > MAX_TEXT:
+        faults.forbidden("", f"all expressions of an object together may not have more than {MAX_TEXT} characters")
+        return faults.found
     match kind:
         case "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration":
             _webhooks(faults, obj, mutating=kind.startswith("Mutating"))
@@ -38,6 +42,18 @@ def definition_faults(kind: str, obj: Object) -> list[FieldError]:
         case _:
             pass
     return faults.found
+
+
+def _text_of(value: Any) -> int:
+    """Characters of all expressions anywhere in an object."""
+    if isinstance(value, list):
+        return sum(_text_of(item) for item in value)
+    if not isinstance(value, dict):
+        return 0
+    return sum(
+        len(item) if name.lower().endswith("expression") and isinstance(item, str) else _text_of(item)
+        for name, item in value.items()
+    )
 
 
 def _webhooks(faults: Faults, obj: Object, *, mutating: bool) -> None:

@@ -75,6 +75,13 @@ def has_rules(schema: Object) -> bool:
     return any(isinstance(part, dict) and has_rules(part) for part in below)
 
 
+def rule_text(schema: Object) -> int:
+    """Characters of all rules of a schema, which is what compiling them costs."""
+    own = sum(len(text(rule, "rule")) + len(text(rule, "messageExpression")) for rule in children(schema, KEY))
+    below = [*(schema.get("properties") or {}).values(), schema.get("items"), schema.get("additionalProperties")]
+    return own + sum(rule_text(part) for part in below if isinstance(part, dict))
+
+
 def compile_rules(schema: Object, faults: Faults | None = None, path: str = "") -> RuleTree:
     """The rules of a whole schema. With ``faults`` bad ones are reported there; without, left out."""
     total = _Costs()

@@ -12,8 +12,9 @@ from typing import Any
 
 from drakkar.api.faults import TYPE_INVALID, Faults
 from drakkar.api.tree import child, children, text, texts
-from drakkar.apiserver.custom.rules import KEY, REASONS, compile_rules, has_rules
+from drakkar.apiserver.custom.rules import KEY, REASONS, compile_rules, has_rules, rule_text
 from drakkar.apiserver.custom.values import value_faults
+from drakkar.apiserver.expressions import MAX_TEXT
 
 Object = dict[str, Any]
 
@@ -59,7 +60,11 @@ def schema_faults(faults: Faults, path: str, schema: Object, *, old: Object | No
         faults.forbidden(f"{path}.nullable", "nullable cannot be true at the root")
     _metadata(faults, path, child(schema, "properties", "metadata"))
     _structure(faults, path, schema, root=True)
-    if len(faults.found) == before and has_rules(schema):
+    if len(faults.found) > before or not has_rules(schema):
+        return
+    if rule_text(schema) > MAX_TEXT:
+        faults.forbidden(path, f"all rules of a version together may not have more than {MAX_TEXT} characters")
+    else:
         compile_rules(schema, faults, path)
 
 

@@ -191,6 +191,15 @@ def test_rules_that_are_refused(rule: Object, place: str, cause: str, said: str)
     play(scene)
 
 
+def test_more_rules_than_the_server_wants_to_compile() -> None:
+    async def scene(api: Api) -> None:
+        rule = "self.size != 1 || " * 60 + "true"
+        error = await refused(api.post(DEFINITIONS, with_spec({"size": INTEGER}, *[rule] * 125)))
+        assert "together may not have more than 131072 characters" in str(error)
+
+    play(scene)
+
+
 def test_a_change_cannot_be_judged_where_nothing_belongs_together() -> None:
     async def scene(api: Api) -> None:
         loose = {"type": "array", "maxItems": 3, "items": {**TEXT, RULES: [{"rule": "self == oldSelf"}]}}

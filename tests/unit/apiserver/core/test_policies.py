@@ -349,6 +349,14 @@ def test_bindings_that_are_refused(spec: Object, field: str) -> None:
     play(scene)
 
 
+def test_more_text_than_the_server_wants_to_compile() -> None:
+    async def scene(api: Api) -> None:
+        error = await refused(api.post(POLICIES, policy(*["'" + "x" * 1000 + "' != ''"] * 140)))
+        assert "together may not have more than 131072 characters" in str(error)
+
+    play(scene)
+
+
 def test_defaults_are_filled_in() -> None:
     async def scene(api: Api) -> None:
         spec = (await api.post(POLICIES, policy("true")))["spec"]
