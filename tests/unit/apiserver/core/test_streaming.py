@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -178,5 +180,47 @@ def test_clients_of_both_versions(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 await http.ws_connect(f"{running.serving.url}/api/v1/pods?watch=1", ssl=tls)
             assert caught.value.status == 400
+
+    _run(tmp_path, test)
+
+
+def test_broken_conversations_harm_nobody(tmp_path: Path) -> None:
+    async def test(running: Site) -> None:
+        tls = client_context(running.pki, tmp_path, "admin", "system:masters")
+        rng = random.Random(3)
+        path = "/api/v1/namespaces/default/pods/web"
+        asked = [
+            f"{path}/exec?command=cat&stdin=1&stdout=1",
+            f"{path}/portforward",
+            "/api/v1/namespaces/default/pods",
+            f"{path}/exec",
+            f"{path}/log",
+            f"{path}/exec?command=x&stdout=1&container=nobody",
+        ]
+        answers: list[bytes] = []
+        for target in asked:
+            for version in ("v4.channel.k8s.io", "portforward.k8s.io", "nonsense"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", running.serving.port, ssl=tls)
+                head = f"POST {target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+                writer.write(f"{head}X-Stream-Protocol-Version: {version}\r\nContent-Length: 0\r\n\r\n".encode())
+                answers.append(await asyncio.wait_for(reader.readline(), 10))
+                writer.write(rng.randbytes(200))
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                writer.close()
+        assert {answer.split()[1] for answer in answers} == {b"101", b"400", b"403", b"405"}
+        async with aiohttp.ClientSession() as http:
+            base = f"{running.serving.url}{path}"
+            for _ in range(20):
+                url = f"{base}/exec?command=cat&stdin=1&stdout=1"
+                async with http.ws_connect(url, protocols=(channels.V5,), ssl=tls) as socket:
+                    for _ in range(5):
+                        await socket.send_bytes(rng.randbytes(rng.randrange(40)))
+                async with http.ws_connect(f"{base}/portforward", protocols=(channels.TUNNEL,), ssl=tls) as socket:
+                    await socket.send_bytes(rng.randbytes(100))
+            async with http.ws_connect(
+                f"{base}/exec?command=echo&command=still&stdout=1", protocols=(channels.V4,), ssl=tls
+            ) as socket:
+                assert (await socket.receive_bytes())[1:] == b"still\n"
 
     _run(tmp_path, test)
