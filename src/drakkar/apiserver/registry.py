@@ -28,6 +28,7 @@ from drakkar.apiserver import deletion, status
 from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectForms, ScaleForms
 from drakkar.apiserver.admission.definitions import definition_faults
 from drakkar.apiserver.admission.match import REGISTRATION
+from drakkar.apiserver.admission.policies import POLICIES
 from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
@@ -49,8 +50,7 @@ Object = dict[str, Any]
 #: Letters of generated names: no vowels, so that no words come out.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
-#: How often an update or delete starts anew because the object changed while webhooks judged it, or because another
-#: server was quicker. Upstream's number for patches.
+#: How often an update starts anew because the object changed while webhooks judged it. Upstream's number for patches.
 _UPDATE_ATTEMPTS = 5
 #: How long a name may be before random letters are appended to it.
 _GENERATE_BASE = 58
@@ -241,6 +241,8 @@ class Registry:
             complete(obj, now)
         elif stored.custom:
             self._default_custom(view, obj)
+        if stored.prefix == POLICIES:
+            _observe(obj, None)
         self.admission.allot(stored, obj, None)
         self.validate(view, obj, None, None)
         if strategy is not None:
@@ -348,10 +350,11 @@ class Registry:
         the object changed while webhooks took their time, or another server was quicker.
         """
         store_key = view.stored.store_key(namespace, name)
-        said = len(warnings)
-        for _ in range(_UPDATE_ATTEMPTS):
+        said, attempts = len(warnings), 0
+        while attempts < _UPDATE_ATTEMPTS:
             await self.idle(store_key)
             del warnings[said:]
+            # Being outrun does not count: whoever outran us got on, and the request has a time limit.
             with contextlib.suppress(Outrun):
                 done = await self._update(
                     view,
@@ -368,6 +371,7 @@ class Registry:
                 )
                 if done is not None:
                     return done
+                attempts += 1
         raise StatusError(status.conflict(view.served.group, view.served.plural, name))
 
     async def _update(
@@ -432,6 +436,8 @@ class Registry:
         elif stored.custom:
             self._default_custom(view, new)
         if not direct and not subresource:
+            if stored.prefix == POLICIES:
+                _observe(new, old)
             self.admission.allot(stored, new, old)
         if new == old:
             return entry
@@ -669,10 +675,9 @@ class Registry:
     ) -> tuple[Entry, bool]:
         """The object and whether it is gone (rather than marked as going)."""
         deletion.check_mortal(view.stored, name)
-        for _ in range(_UPDATE_ATTEMPTS):
+        while True:
             with contextlib.suppress(Outrun):
                 return await self._delete(view, namespace, name, options, attributes)
-        raise StatusError(status.conflict(view.served.group, view.served.plural, name))
 
     async def _delete(
         self, view: View, namespace: str, name: str, options: DeleteOptions, attributes: Attributes | None
@@ -751,7 +756,8 @@ class Registry:
         result = await asyncio.shield(future)
         if isinstance(result, Conflict):
             name = result.key.rpartition("/")[2]
-            raise Outrun(status.conflict(view.served.group, view.served.plural, name))
+            refusal = Outrun if self.committer.shared else StatusError
+            raise refusal(status.conflict(view.served.group, view.served.plural, name))
         if isinstance(result, Refused):
             raise StatusError(status.not_stored(result.why, full=result.full, unclear=result.unclear))
         return result
@@ -813,6 +819,13 @@ def _place(served: Served, meta: Object, namespace: str) -> None:
         meta["namespace"] = namespace
     else:
         meta.pop("namespace", None)
+
+
+def _observe(policy: Object, old: Object | None) -> None:
+    """An admission policy is in force as soon as it is stored; its status says so (no types are checked)."""
+    generation = policy["metadata"].get("generation")
+    if old is None or generation != old["metadata"].get("generation"):
+        policy["status"] = {**(policy.get("status") or {}), "observedGeneration": generation, "typeChecking": {}}
 
 
 def _keep_system(meta: Object, old: Object) -> None:

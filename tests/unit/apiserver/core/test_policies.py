@@ -357,9 +357,13 @@ def test_more_text_than_the_server_wants_to_compile() -> None:
     play(scene)
 
 
-def test_defaults_are_filled_in() -> None:
+def test_defaults_are_filled_in_and_the_status_says_that_it_is_seen() -> None:
     async def scene(api: Api) -> None:
-        spec = (await api.post(POLICIES, policy("true")))["spec"]
+        made = await api.post(POLICIES, policy("true"))
+        assert made["status"] == {"observedGeneration": 1, "typeChecking": {}}
+        changed = await api.patch(f"{POLICIES}/p", {"spec": {"failurePolicy": "Ignore"}})
+        assert changed["status"]["observedGeneration"] == changed["metadata"]["generation"] == 2
+        spec = made["spec"]
         assert spec["failurePolicy"] == "Fail"
         constraints = spec["matchConstraints"]
         assert (constraints["matchPolicy"], constraints["objectSelector"], constraints["namespaceSelector"]) == (
