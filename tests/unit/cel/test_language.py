@@ -169,3 +169,21 @@ def test_inner_names_hide_outer_ones() -> None:
     assert compile_selector("cel.bind(x, 1, [2].all(x, x == 2) && x == 1)").evaluate(gpu())
     assert compile_selector(f"cel.bind(a, {A}, [1].all(a, a == 1) && a.index == 3)").evaluate(gpu(index=3))
     assert compile_selector(f"[1].exists(device, device == 1) && {A}.index == 3").evaluate(gpu(index=3))
+
+
+def test_the_order_of_maps_is_fixed() -> None:
+    text = '{"b": 1, "a": 2}.transformList(k, v, k) == ["b", "a"]'
+    assert compile_selector(text).evaluate(gpu())
+    attributes = {"z.example.com/x": DeviceAttribute(int=1), "a.example.com/x": DeviceAttribute(int=1)}
+    device = DeviceInput("d", Device(attributes=attributes))
+    assert compile_selector('device.attributes.map(d, d) == ["a.example.com", "z.example.com"]').evaluate(device)
+
+
+def test_there_are_no_protocol_buffers() -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_selector("google.protobuf.Int64Value{value: 1} == 1")
+    assert caught.value.error_class == "undeclared"
+
+
+def test_widths_are_bounded() -> None:
+    assert compile_selector('"%.65535e".format([1.0]).size() == 1000').evaluate(gpu())
