@@ -198,7 +198,7 @@ def endpoints(obj: Object, now: float) -> list[Any]:
 
 def flow_schema(obj: Object, now: float) -> list[Any]:
     """Priority level, precedence, distinguisher, age, whether the level is missing."""
-    dangling = next((c for c in _at(obj, "status.conditions", ()) if c["type"] == "Dangling"), {})
+    dangling = next((c for c in _at(obj, "status.conditions", ()) if c.get("type") == "Dangling"), {})
     return [
         obj["metadata"]["name"],
         _at(obj, "spec.priorityLevelConfiguration.name", NONE),
