@@ -111,6 +111,16 @@ def find_draws(base: Base) -> dict[int, tuple[Draw, ...]]:
     return found
 
 
+def differs(base: Base, usage: PoolUsage) -> bool:
+    """Whether an allocation records other draws than are published now: rarely, though all claims of ours record."""
+    for name, told in usage.told.items():
+        now = base.draws_of(name)
+        for one in told:
+            if one != now:
+                return True
+    return False
+
+
 def kept(base: Base, usage: PoolUsage) -> tuple[list[int], tuple[str, ...]]:
     """Counters left once all held devices have drawn, and the held devices of which nobody knows what they draw."""
     residual = list(base.declared)
@@ -118,7 +128,7 @@ def kept(base: Base, usage: PoolUsage) -> tuple[list[int], tuple[str, ...]]:
     index = {name: number for number, name in enumerate(base.counter_names)}
     for name in usage.held():
         mine = base.draws_of(name)
-        remembered = usage.ghosts.get(name)
+        remembered = usage.remembered(name)
         if remembered is not None and remembered != mine:
             mine = remembered if mine is None else mine.joined(remembered)
         if mine is None:
@@ -158,7 +168,7 @@ def lost_groups(base: Base, usage: PoolUsage) -> tuple[tuple[str, frozenset[str]
     found: set[tuple[str, frozenset[str]]] = set()
     for name in usage.held():
         now = base.draws_of(name)
-        before = usage.ghosts.get(name) or (of_name(base.elsewhere(name)) if now is None else None)
+        before = usage.remembered(name) or (of_name(base.elsewhere(name)) if now is None else None)
         if before is not None:
             found |= before.groups if now is None else before.groups - now.groups
     return tuple(sorted(found, key=lambda entry: (entry[0], sorted(entry[1]))))

@@ -314,6 +314,8 @@ class Inventory:
         now = new.any_base() if new is not None else None
         ghosts = dict(usage.ghosts)
         for name in held:
+            if name in usage.told:
+                continue
             known, seen = ghosts.get(name), base.draws_of(name)
             if seen is None and known is None:
                 seen = of_name(base.elsewhere(name))

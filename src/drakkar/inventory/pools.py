@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from drakkar.api.resource.v1 import Device
 from drakkar.inventory.devices import DeviceRecord, PoolKey, Scalar, SliceRecord, amount, scalar_of, values_of
-from drakkar.inventory.draws import Draw, Remembered, find_draws, kept, lost_groups, of_name
+from drakkar.inventory.draws import Draw, Remembered, differs, find_draws, kept, lost_groups, of_name
 from drakkar.inventory.nodeselector import NAME_KEY, Hook
 from drakkar.inventory.switches import Switches
 from drakkar.inventory.usage import UNUSED, PoolUsage
@@ -467,7 +467,11 @@ class BaseUsage:
         self.residual_kept = self.residual
         #: Held devices of which nobody knows what they draw; while there are any, nothing else may draw.
         self.unknown: tuple[str, ...] = ()
-        if base.declared and held and (usage.ghosts or base.drawn() or not held <= base.by_name.keys()):
+        if (
+            base.declared
+            and held
+            and (usage.ghosts or differs(base, usage) or base.drawn() or not held <= base.by_name.keys())
+        ):
             self.residual_kept, self.unknown = kept(base, usage)
         #: What was asked of the capacities → positions where too little is left; kept by the allocator.
         self.short: dict[tuple[tuple[str, str], ...], int] = {}
@@ -533,7 +537,7 @@ def usage_on(base: Base, usage: PoolUsage) -> BaseUsage:
 
 def _state_of(base: Base, usage: PoolUsage) -> BaseUsage:
     form = base.form
-    if not (usage.shares or usage.consumed or usage.ghosts) and form.simple_names:
+    if not (usage.shares or usage.consumed or usage.ghosts or differs(base, usage)) and form.simple_names:
         # Only whole devices are held, so everything follows from their positions, if all are published.
         by_name = base.by_name
         positions = [by_name.get(name, 0) for name in usage.dedicated]

@@ -47,7 +47,7 @@ def holdings_of(allocation: AllocationResult, shares: bool) -> tuple[Holding, ..
 class PoolUsage:
     """Who holds what in one pool. Two claims can hold one device (bad data); both are counted."""
 
-    __slots__ = ("cache", "consumed", "dedicated", "ghosts", "shares")
+    __slots__ = ("cache", "consumed", "dedicated", "ghosts", "shares", "told")
 
     def __init__(self) -> None:
         #: Device name → number of claims that hold it whole.
@@ -56,8 +56,10 @@ class PoolUsage:
         self.shares: dict[str, dict[str, int]] = {}
         #: Device name → capacity → consumed nano units.
         self.consumed: dict[str, dict[str, int]] = {}
-        #: Held devices → what they drew when last seen or given out, where it may be more than is published now.
+        #: Held devices → what they drew when last seen, where nothing is recorded and it differs from what is there.
         self.ghosts: dict[str, Remembered] = {}
+        #: Held devices → what the allocations record of them, one entry per holding.
+        self.told: dict[str, tuple[Remembered, ...]] = {}
         #: Derived state per member set of the pool; see :mod:`drakkar.inventory.pools`.
         self.cache: dict[int, object] = {}
 
@@ -68,6 +70,7 @@ class PoolUsage:
         other.shares = self.shares
         other.consumed = self.consumed
         other.ghosts = self.ghosts
+        other.told = self.told
         other.cache = {}
         return other
 
@@ -75,8 +78,7 @@ class PoolUsage:
         """Adds a holding."""
         name = holding.device
         if holding.told is not None:
-            known = self.ghosts.get(name)
-            self.ghosts = {**self.ghosts, name: holding.told if known is None else known.joined(holding.told)}
+            self.told = {**self.told, name: (*self.told.get(name, ()), holding.told)}
         if holding.share is None:
             self.dedicated[name] = self.dedicated.get(name, 0) + 1
             return
@@ -107,6 +109,11 @@ class PoolUsage:
             sums = {key: value for key, value in sums.items() if value}
             self.shares = {key: value for key, value in {**self.shares, name: held}.items() if value}
             self.consumed = {key: value for key, value in {**self.consumed, name: sums}.items() if value}
+        if holding.told is not None:
+            rest = [*self.told.get(name, ())]
+            if holding.told in rest:
+                rest.remove(holding.told)
+            self.told = {key: value for key, value in {**self.told, name: tuple(rest)}.items() if value}
         if self.ghosts and not self.holds(name):
             self.ghosts = {key: value for key, value in self.ghosts.items() if key != name}
 
@@ -115,6 +122,16 @@ class PoolUsage:
         other = self.copy()
         other.ghosts = ghosts
         return other
+
+    def remembered(self, name: str) -> Remembered | None:
+        """What a held device drew, as the allocations record it, or else as this inventory remembers it."""
+        told = self.told.get(name)
+        if told is None:
+            return self.ghosts.get(name)
+        found = told[0]
+        for other in told[1:]:
+            found = found.joined(other)
+        return found
 
     def holds(self, name: str) -> bool:
         """Whether the device is held in any form."""
