@@ -39,6 +39,8 @@ class Decided:
     points: tuple[str, ...]
     #: The newest change of the key that came back from the store since this was submitted.
     seen: Change | None = None
+    #: Among those the one that does what was decided.
+    ours: Change | None = None
     #: The revision that the store gave it.
     revision: int = 0
 
@@ -212,15 +214,11 @@ class PeerCommitter(Committer):
             if failed:
                 why = "the store does not answer"
                 self._land(decided, Refused(conflict.key, why, unclear=conflict.unclear))
-            elif conflict.unclear and decided.seen is not None and self._is_ours(decided, decided.seen):
-                self._land(decided, self._committed(decided, decided.seen.revision))
+            elif conflict.unclear and decided.ours is not None:
+                # The attempt whose answer was lost did it, whatever others have made of it since.
+                self._land(decided, self._committed(decided, decided.ours.revision))
             else:
                 self._land(decided, conflict)
-
-    @staticmethod
-    def _is_ours(decided: Decided, seen: Change) -> bool:
-        """Whether a change does what was decided; then an attempt whose answer was lost has done it."""
-        return seen.type == "DELETED" if decided.write.value is None else seen.entry is decided.entry
 
     @staticmethod
     def _committed(decided: Decided, revision: int) -> Entry:
@@ -240,6 +238,8 @@ class PeerCommitter(Committer):
             change = state.take(key, revision, value, known)
             if decided is not None and change is not None:
                 decided.seen = change
+                if known is not None or (value is None and decided.write.value is None and decided.ours is None):
+                    decided.ours = change
                 if decided.revision == revision:
                     self._land(decided, self._committed(decided, revision))
         state.revision = max(state.revision, progress.reached)

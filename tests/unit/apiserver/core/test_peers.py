@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 from drakkar.api.wire import Request
@@ -230,6 +232,43 @@ def test_a_later_server_shows_everything(member: Etcd) -> None:
                 assert (await stream(one, old, 1))[0][0] == "ADDED"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_lost_answer_of_etcd_is_found_in_the_changes(member: Etcd, overtaken: bool) -> None:
+    """The write is done, its repetition fails, another may have written since: the client is told the truth."""
+
+    async def scene(one: Api, two: Api) -> None:
+        backend = one.server.backend
+        assert isinstance(backend, EtcdBackend)
+        call, armed = backend._call, False
+
+        async def lossy(at: int, method: str, request: bytes) -> bytes:
+            nonlocal armed
+            answer = await call(at, method, request)
+            if armed and b"/configmaps/default/a" in request:
+                armed = False
+                if overtaken:
+                    await outcome(two.patch(f"{CONFIGMAPS}/a", {"data": {"two": "2"}}))
+                none = grpc.aio.Metadata()
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, "the answer was lost")
+            return answer
+
+        backend._call = lossy  # type: ignore[method-assign]
+        armed = True
+        made = await one.post(CONFIGMAPS, named("a"))
+        armed = True
+        changed = await one.put(f"{CONFIGMAPS}/a", {**await two.get(f"{CONFIGMAPS}/a"), "data": {"one": "1"}})
+        assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+        assert changed["data"] == {"one": "1"}
+        assert (await two.get(f"{CONFIGMAPS}/a"))["data"] == {"one": "1", **({"two": "2"} if overtaken else {})}
+        armed = True
+        assert await outcome(one.delete(f"{CONFIGMAPS}/a")) == ""
+        assert await outcome(two.get(f"{CONFIGMAPS}/a")) == "NotFound"
+        events = await stream(two, f"{CONFIGMAPS}?watch=1&resourceVersion={made['metadata']['resourceVersion']}", 2)
+        assert changed["metadata"] in [obj["metadata"] for _, obj in events]
+
+    play(member, scene)
 
 
 def test_while_etcd_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
