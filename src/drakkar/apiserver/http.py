@@ -473,6 +473,21 @@ def _protocol(application: Application) -> type[Any]:
     return Protocol
 
 
+def _websocket_protocol() -> type[Any]:
+    """uvicorn's, whose end of the server must not fail because of a client that broke the protocol before."""
+    from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
+    from wsproto.utilities import LocalProtocolError
+
+    class Protocol(WSProtocol):
+        def shutdown(self) -> None:
+            try:
+                super().shutdown()
+            except LocalProtocolError:
+                self.transport.close()
+
+    return Protocol
+
+
 class Serving:
     """A listening server. ``port`` is the one that was chosen."""
 
@@ -536,7 +551,7 @@ async def serve(
     config = uvicorn.Config(
         application,
         http=_protocol(application),
-        ws="wsproto",
+        ws=_websocket_protocol(),
         ws_max_size=LONGEST_MESSAGE,
         ws_per_message_deflate=False,
         # Clients of long conversations ask by themselves whether the server is there.
