@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
 
 from drakkar.api.errors import ParseError
 from drakkar.api.quantity import Quantity
@@ -11,8 +12,6 @@ from drakkar.api.resource.v1 import Device, DeviceAttribute
 from drakkar.api.semver import Semver
 from drakkar.cel.errors import EvaluationError
 from drakkar.cel.values import ABSENT, DomainMap
-
-_T = TypeVar("_T")
 
 
 class DeviceInput:
@@ -33,24 +32,25 @@ class DeviceInput:
         self.error: str | None = None
         self.attributes = DomainMap()
         self.capacity = DomainMap()
-        for name, attribute in _ordered(device.attributes, driver):
-            domain, ident = split_name(name, driver)
-            try:
-                value = attribute_value(attribute)
-            except (ValueError, ParseError) as error:
-                self.error = f"attribute {name}: {error}"
-                continue
-            if domain not in self.attributes:
-                self.attributes[domain] = {}
-            self.attributes[domain][ident] = value
-        for name, capacity in _ordered(device.capacity, driver):
-            domain, ident = split_name(name, driver)
-            if domain not in self.capacity:
-                self.capacity[domain] = {}
-            try:
-                self.capacity[domain][ident] = Quantity.parse(capacity.value)
-            except ParseError as error:
-                self.error = f"capacity {name}: {error}"
+        attributes, capacity = device.attributes, device.capacity
+        if attributes:
+            for domain, ident, name in _places(tuple(attributes), driver):
+                try:
+                    value = attribute_value(attributes[name])
+                except (ValueError, ParseError) as error:
+                    self.error = f"attribute {name}: {error}"
+                    continue
+                if domain not in self.attributes:
+                    self.attributes[domain] = {}
+                self.attributes[domain][ident] = value
+        if capacity:
+            for domain, ident, name in _places(tuple(capacity), driver):
+                if domain not in self.capacity:
+                    self.capacity[domain] = {}
+                try:
+                    self.capacity[domain][ident] = Quantity.parse(capacity[name].value)
+                except ParseError as error:
+                    self.error = f"capacity {name}: {error}"
 
     @classmethod
     def blank(cls) -> DeviceInput:
@@ -82,11 +82,14 @@ class DeviceInput:
         return None if self.error is None else EvaluationError("device-data", self.error)
 
 
-def _ordered(values: Mapping[str, _T] | None, driver: str) -> list[tuple[str, _T]]:
-    """By domain, then name; the short spelling of a name before the qualified one."""
-    if not values:
-        return []
-    return sorted(values.items(), key=lambda item: (*split_name(item[0], driver), "/" in item[0]))
+@lru_cache(maxsize=4096)
+def _places(names: tuple[str, ...], driver: str) -> tuple[tuple[str, str, str], ...]:
+    """Domain, identifier and name by domain, then identifier; the short spelling of a name before the qualified one.
+
+    Devices of one kind have the same names, so this is worked out once for all of them.
+    """
+    ordered = sorted(names, key=lambda name: (*split_name(name, driver), "/" in name))
+    return tuple((*split_name(name, driver), name) for name in ordered)
 
 
 def split_name(name: str, driver: str) -> tuple[str, str]:
