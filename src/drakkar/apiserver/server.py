@@ -12,6 +12,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -294,11 +295,29 @@ class ApiServer:
 
     def _impersonated(self, request: Request, user: User) -> User:
         """Whom the client wants to be, if it may."""
-        name = request.headers["impersonate-user"]
+        name, uid = request.headers["impersonate-user"], request.headers.get("impersonate-uid", "")
         groups = tuple(part.strip() for part in request.headers.get("impersonate-group", "").split(",") if part.strip())
-        for resource, value in (("users", name), *(("groups", group) for group in groups)):
-            self.authorizer.check(user, RequestInfo("impersonate", request.path, "", "", resource, "", value))
-        return User(name, groups if AUTHENTICATED in groups else (*groups, AUTHENTICATED))
+        extra = tuple(
+            (unquote(key.removeprefix("impersonate-extra-")), (value,))
+            for key, value in sorted(request.headers.items())
+            if key.startswith("impersonate-extra-")
+        )
+        asked: list[tuple[str, str, str, str]] = [("groups", "", "", group) for group in groups]
+        account = name.split(":") if name.startswith("system:serviceaccount:") else []
+        if len(account) == 4:
+            asked.append(("serviceaccounts", "", account[2], account[3]))
+            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{account[2]}")
+        else:
+            asked.append(("users", "", "", name))
+        group = "authentication.k8s.io"
+        asked += [("uids", group, "", uid)] if uid else []
+        asked += [(f"userextras/{key}", group, "", values[0]) for key, values in extra]
+        for resource, api_group, namespace, value in asked:
+            plural, _, sub = resource.partition("/")
+            info = RequestInfo("impersonate", request.path, api_group, "", plural, namespace, value, sub)
+            self.authorizer.check(user, info)
+        groups = groups if AUTHENTICATED in groups else (*groups, AUTHENTICATED)
+        return User(name, groups, uid, extra)
 
     def _check_verb(self, request: Request, info: RequestInfo, served: Served) -> None:
         """404 for subresources that there are not, 405 for methods that a path does not take."""

@@ -280,6 +280,38 @@ def test_priorities_of_groups_and_one_default() -> None:
     play(scene)
 
 
+def test_acting_as_another_one() -> None:
+    async def scene(api: Api) -> None:
+        who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+        async def as_other(of: Api, **headers: str) -> Object:
+            named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
+            return (await of.send("POST", who, {}, named))["status"]["userInfo"]
+
+        info = await as_other(api, user="bob", uid="7", group="dev", extra_scopes="read")
+        assert (info["username"], info["uid"], info["extra"]) == ("bob", "7", {"scopes": ["read"]})
+        assert info["groups"] == ["dev", "system:authenticated"]
+        info = await as_other(api, user="system:serviceaccount:default:robot")
+        assert info["groups"] == ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]
+        rule = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["bob"]}
+        await api.post(f"{RBAC}/clusterroles", {"metadata": {"name": "r"}, "rules": [rule]})
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}
+        subjects = [{"kind": "User", "name": "eve"}]
+        await api.post(f"{RBAC}/clusterrolebindings", {"metadata": {"name": "b"}, "roleRef": ref, "subjects": subjects})
+        eve = api.as_user("eve")
+        assert (await as_other(eve, user="bob"))["username"] == "bob"
+        for more in (
+            {"user": "ann"},
+            {"user": "bob", "group": "system:masters"},
+            {"user": "bob", "uid": "1"},
+            {"user": "bob", "extra_scopes": "all"},
+            {"user": "system:serviceaccount:default:robot"},
+        ):
+            assert (await refused(as_other(eve, **more))).code == 403
+
+    play(scene)
+
+
 def test_parts_of_a_claims_status_have_owners() -> None:
     async def scene(api: Api) -> None:
         scheduler = api.as_user("system:kube-scheduler")
