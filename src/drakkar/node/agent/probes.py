@@ -52,7 +52,7 @@ class Probes:
         needed = {True: probe.get("successThreshold") or 1, False: probe.get("failureThreshold") or 3}
         well, count = True, 0
         while True:
-            problem = await self._once(probe)
+            problem = await self.once(probe)
             if (problem == "") == well:
                 count += 1
             else:
@@ -66,8 +66,8 @@ class Probes:
                 count = needed[well]
             await self._clock.sleep(period)
 
-    async def _once(self, probe: Object) -> str:
-        """What is wrong, empty when nothing is."""
+    async def once(self, probe: Object) -> str:
+        """Probe once, or run a hook of the same form; what is wrong, empty when nothing is."""
         seconds = probe.get("timeoutSeconds") or 1
         try:
             async with asyncio.timeout(seconds):

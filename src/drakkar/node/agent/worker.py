@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +51,8 @@ _LOOK = 60.0
 #: Seconds of grace for a pod that vanished from the API.
 _VANISHED_GRACE = 2.0
 _USUAL_GRACE = 30
+#: Seconds that a hook after the start may take.
+_LONGEST_HOOK = 60.0
 #: Bytes of a container's last words that the status shows.
 _LONGEST_MESSAGE = 4096
 
@@ -87,7 +89,9 @@ class Worker:
         self._refreshed = 0.0
         self._retry = _RETRY
         self._stopping: float | None = None
-        self._killed = False
+        #: Containers that were asked to end.
+        self._asked: set[str] = set()
+        self._works: set[asyncio.Future[None]] = set()
         self._failure: Object | None = None
         self._over = False
         self._cleaned = False
@@ -162,7 +166,7 @@ class Worker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause)
         finally:
-            for task in self._probes.values():
+            for task in (*self._probes.values(), *self._works):
                 task.cancel()
             for attempt in self._attempts.values():
                 attempt.release()
@@ -356,6 +360,8 @@ class Worker:
         hit("container-started")
         slot.image = image.digest
         self._follow(slot, attempt)
+        if at(slot.spec, "lifecycle", "postStart"):
+            self._do(self._after_start(slot, attempt))
         await self._say("Normal", "Started", f"Container started: {slot.name}", again=True)
 
     def _follow(self, slot: Slot, attempt: Attempt) -> None:
@@ -367,26 +373,50 @@ class Worker:
         if slot.kind == INIT or not attempt.running:
             return
 
+        probes = self._probes_of(slot, attempt)
+        self._probes[slot.name] = asyncio.create_task(probes.run(), name=f"probes-{slot.name}")
+
+    def _probes_of(self, slot: Slot, attempt: Attempt) -> Probes:
         def found(kind: str, well: bool, words: str) -> None:
             self._probed(slot, attempt, kind, well, words)
 
         async def command(words: Sequence[str], wanted: Wanted) -> Session:
             return await self.exec(slot.name, words, wanted)
 
-        probes = Probes(slot.spec, self.address(), command, self._context.clock, found)
-        self._probes[slot.name] = asyncio.create_task(probes.run(), name=f"probes-{slot.name}")
+        return Probes(slot.spec, self.address(), command, self._context.clock, found)
+
+    async def _hook(self, slot: Slot, attempt: Attempt, name: str, seconds: float) -> str:
+        """Run a lifecycle hook of the container, if it has one; what is wrong, empty when nothing is."""
+        hook = at(slot.spec, "lifecycle", name)
+        if not hook:
+            return ""
+        if hook.get("sleep"):
+            await asyncio.sleep(min(hook["sleep"]["seconds"], seconds))
+            return ""
+        return await self._probes_of(slot, attempt).once({**hook, "timeoutSeconds": seconds})
+
+    async def _after_start(self, slot: Slot, attempt: Attempt) -> None:
+        problem = await self._hook(slot, attempt, "postStart", _LONGEST_HOOK)
+        if problem:
+            await self._say("Warning", "FailedPostStartHook", f"PostStartHook of {slot.name} failed: {problem}")
+            await self._signal(attempt, signal.SIGKILL)
+
+    async def _terminate(self, slot: Slot, attempt: Attempt, seconds: float) -> None:
+        """Ask a container to end, after its hook."""
+        problem = await self._hook(slot, attempt, "preStop", seconds)
+        if problem:
+            await self._say("Warning", "FailedPreStopHook", f"PreStopHook of {slot.name} failed: {problem}")
+        await self._signal(attempt, signal.SIGTERM)
 
     def _probed(self, slot: Slot, attempt: Attempt, kind: str, well: bool, words: str) -> None:
         if kind == "startup" and well:
             slot.started = True
         elif kind == "readiness":
             slot.ready = well
-        if not well:
-            asyncio.get_running_loop().create_task(
-                self._say("Warning", "Unhealthy", f"{kind.capitalize()} probe failed: {words}")
-            )
-            if kind != "readiness" and attempt.running:
-                asyncio.get_running_loop().create_task(self._kill_unhealthy(slot, attempt, kind))
+        if not well and attempt.running:
+            self._do(self._say("Warning", "Unhealthy", f"{kind.capitalize()} probe failed: {words}"))
+            if kind != "readiness":
+                self._do(self._kill_unhealthy(slot, attempt, kind))
         self._wake.set()
 
     async def _kill_unhealthy(self, slot: Slot, attempt: Attempt, kind: str) -> None:
@@ -396,8 +426,9 @@ class Worker:
         grace = probe.get("terminationGracePeriodSeconds")
         if grace is None:
             grace = at(self.pod, "spec", "terminationGracePeriodSeconds")
-        await self._signal(attempt, signal.SIGTERM)
-        await asyncio.wait([attempt.ended], timeout=_USUAL_GRACE if grace is None else grace)
+        seconds = float(_USUAL_GRACE if grace is None else grace)
+        self._do(self._terminate(slot, attempt, seconds))
+        await asyncio.wait([attempt.ended], timeout=seconds)
         if attempt.running:
             await self._signal(attempt, signal.SIGKILL)
 
@@ -484,12 +515,15 @@ class Worker:
                 # Whoever deletes again may shorten the time, but not stretch it.
                 self._stopping = min(self._stopping, context.clock.monotonic() + grace)
             left = self._stopping - context.clock.monotonic()
-            number = signal.SIGKILL if left <= 0 else signal.SIGTERM
-            if number == signal.SIGKILL or not self._killed:
-                self._killed = True
+            if left <= 0:
                 for attempt in alive:
-                    await self._signal(attempt, number)
-            return max(left, 1.0)
+                    await self._signal(attempt, signal.SIGKILL)
+                return 1.0
+            for slot in self._next_to_end():
+                if slot.name not in self._asked:
+                    self._asked.add(slot.name)
+                    self._do(self._terminate(slot, self._attempts[slot.name], left))
+            return left
         for attempt in list(self._attempts.values()):
             await self._remove(attempt)
         for slot in self._slots:
@@ -505,6 +539,18 @@ class Worker:
         self._over = self._cleaned = True
         hit("cleaned")
         return 0.0 if self.vanished else _LOOK
+
+    def _next_to_end(self) -> list[Slot]:
+        """Sidecars serve the others until these have ended; then the last one goes first."""
+        alive = [slot for slot in self._slots if slot.name in self._attempts and self._attempts[slot.name].running]
+        others = [slot for slot in alive if slot.kind != SIDECAR]
+        return others or alive[-1:]
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        """Let something run beside the loop; it ends with the worker."""
+        task = asyncio.ensure_future(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
 
     async def _delete(self) -> None:
         """Let the API forget the pod."""

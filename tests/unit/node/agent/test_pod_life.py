@@ -134,6 +134,30 @@ def test_probes(tmp_path: Path, root: Path) -> None:
     play(tmp_path, root, scene)
 
 
+def test_hooks_and_the_order_of_the_end(tmp_path: Path, root: Path) -> None:
+    async def scene(site: Cluster) -> None:
+        notes = tmp_path / "notes"
+
+        def hook(word: str) -> Object:
+            return {"exec": {"command": ["sh", "-c", f"echo {word} >> {notes}"]}}
+
+        def noted(word: str) -> str:
+            return f"trap 'echo {word} >> {notes}; exit 0' TERM; while :; do sleep 0.05; done"
+
+        main = container(
+            "main", noted("main-ends"), lifecycle={"postStart": hook("started"), "preStop": hook("before-stop")}
+        )
+        side = container("side", noted("side-ends"), restartPolicy="Always")
+        body = pod("p", main, initContainers=[side], terminationGracePeriodSeconds=20)
+        await site.client.create(POD, body)
+        await eventually(lambda: asyncio.to_thread(notes.exists), bool)
+        await site.client.delete(POD, "p", "default")
+        await eventually(lambda: gone(site, "p"), bool)
+        assert notes.read_text().split() == ["started", "before-stop", "main-ends", "side-ends"]
+
+    play(tmp_path, root, scene)
+
+
 def test_a_deaf_program_is_killed_when_its_grace_is_over(tmp_path: Path, root: Path) -> None:
     async def scene(site: Cluster) -> None:
         script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
