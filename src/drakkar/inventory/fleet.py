@@ -72,10 +72,10 @@ class FleetColumn:
         """Rows that hold one of the strings. Numbers are made of the strings when this is asked again."""
         rows = self._rows
         self._asked += 1
-        if len(texts) > _FEW:
+        if self._asked == 1 and len(texts) == 1:
+            return _searched(rows, *texts)
+        if self._asked == 1 or len(texts) > _FEW:
             return np.frombuffer(bytes([row in texts for row in rows]), dtype=np.bool_)
-        if self._asked == 1:
-            return _searched(rows, texts)
         if self._hashes is None:
             self._hashes = np.fromiter(map(hash, rows), dtype=np.int64, count=len(rows))
         found = np.zeros(len(rows), dtype=np.bool_)
@@ -89,14 +89,13 @@ class FleetColumn:
 _WORDS: Final = bytes(range(256)).translate(bytes.maketrans(bytes((FALSE, TRUE, ERROR)), bytes((1, 2, 3))))
 
 
-def _searched(rows: list[Any], texts: frozenset[str]) -> NDArray[np.bool_]:
-    """Rows that hold one of the strings, which few do."""
+def _searched(rows: list[Any], text: str) -> NDArray[np.bool_]:
+    """Rows that hold the string, which few do."""
     found = np.zeros(len(rows), dtype=np.bool_)
-    for text in texts:
-        at = -1
-        for _ in range(rows.count(text)):
-            at = rows.index(text, at + 1)
-            found[at] = True
+    at = -1
+    for _ in range(rows.count(text)):
+        at = rows.index(text, at + 1)
+        found[at] = True
     return found
 
 
