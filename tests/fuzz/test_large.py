@@ -16,9 +16,9 @@ from drakkar.api.wire import Request
 from drakkar.apiserver.server import BODY_LIMIT
 from tests.unit.apiserver.core.serving import Api
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
-N = 40_000
+N = 25_000
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
