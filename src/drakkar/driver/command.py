@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from drakkar.api.errors import DrakkarError, EnvironmentProblem
-from drakkar.client import Client, Election, kubeconfig
+from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
+from drakkar.client import Client, Election, health, kubeconfig
 from drakkar.client.clock import SystemClock
 from drakkar.driver.driver import Driver
 from drakkar.driver.publication import Publication
@@ -62,6 +62,19 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--health-period", type=float, default=5.0, metavar="S", help="seconds between looks at the devices (5)"
     )
+    parser.add_argument(
+        "--metrics-address",
+        default="0",
+        metavar="HOST:PORT",
+        help="answer /healthz, /readyz and /metrics there, without authentication (default: 0, nowhere)",
+    )
+    parser.add_argument(
+        "--webhook",
+        metavar="HOST:PORT",
+        help="serve no node, but judge parameters of claims as an admission webhook; needs --tls-cert and --tls-key",
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the webhook, PEM")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
     parser.add_argument(
         "--cluster",
         action="store_true",
@@ -123,13 +136,21 @@ def main(driver: Driver, argv: Sequence[str] | None = None) -> int:
 
 async def serve(driver: Driver, client: Client, args: argparse.Namespace) -> None:
     """Run a driver as the flags of :func:`add_node_arguments` say: on a node, or for devices that belong to none."""
+    if args.webhook:
+        await _serve_webhook(driver, args)
+        return
     settings = node_settings(args)
     if settings is not None:
         try:
             from drakkar.driver.service import DriverService  # grpcio is optional
         except ImportError as error:
             raise EnvironmentProblem(f"{error}; serving a node needs the extra: pip install 'drakkar[node]'") from error
-        await DriverService(driver, client, SystemClock(), settings).run()
+        from drakkar.driver.metrics import missing, render
+
+        service = DriverService(driver, client, SystemClock(), settings)
+        address = health.address_of(args.metrics_address)
+        async with health.serving(address, lambda: missing(service), lambda: render(service)):
+            await service.run()
     else:
         await lead(driver.name, client, lambda: _publish_for_cluster(driver, client))
 
@@ -138,6 +159,17 @@ async def lead(name: str, client: Client, work: Callable[[], Awaitable[None]]) -
     """Do `work` in one of several replicas."""
     identity = f"{socket.gethostname()}-{os.getpid()}"
     await Election(client, SystemClock(), name, identity).run(work)
+
+
+async def _serve_webhook(driver: Driver, args: argparse.Namespace) -> None:
+    from drakkar.driver.webhook import serving
+
+    address = health.address_of(args.webhook)
+    if address is None or args.tls_cert is None or args.tls_key is None:
+        raise UsageError("--webhook HOST:PORT needs --tls-cert and --tls-key: API servers speak only TLS to webhooks")
+    async with serving(driver.name, driver.configs, *address, args.tls_cert, args.tls_key) as port:
+        logger.info("driver %s judges parameters at https://%s:%d/", driver.name, address[0], port)
+        await asyncio.Event().wait()
 
 
 async def _publish_for_cluster(driver: Driver, client: Client) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from drakkar.api.resource import v1
+from drakkar.driver.config import ConfigProblem, decode_config
 from drakkar.driver.driver import AllocatedDevice, Driver, Prepared, PrepareError
 from drakkar.driver.holders import Holders
 from drakkar.driver.metadata import MetadataDevice, MetadataFiles
@@ -249,17 +250,10 @@ class Preparer:
         ]
 
     def _decode(self, index: int, parameters: Mapping[str, Any]) -> msgspec.Struct:
-        place = f"config[{index}].opaque.parameters"
-        key = (str(parameters.get("apiVersion", "")), str(parameters.get("kind", "")))
-        struct = self._driver.configs.get(key)
-        if struct is None:
-            known = ", ".join(f"{version} {kind}" for version, kind in self._driver.configs) or "none"
-            raise PrepareError(f"{place}: {key[0]} {key[1]} is not known to driver {self._driver.name}, known: {known}")
-        rest = {name: value for name, value in parameters.items() if name not in ("apiVersion", "kind")}
         try:
-            return msgspec.convert(rest, struct)
-        except msgspec.ValidationError as error:
-            raise PrepareError(f"{place}: {error}") from None
+            return decode_config(self._driver.name, self._driver.configs, parameters)
+        except ConfigProblem as problem:
+            raise PrepareError(f"config[{index}].opaque.parameters: {problem}") from None
 
     def _write_cdi(
         self, uid: str, devices: Sequence[PreparedDevice], edits: Sequence[cdi.ContainerEdits]

@@ -21,7 +21,7 @@ from drakkar.client.events import EventRecorder
 from drakkar.client.runner import Runner
 from drakkar.client.transport import Unreachable
 from drakkar.driver.driver import Driver, Health
-from drakkar.driver.health import with_taints
+from drakkar.driver.health import health_of, with_taints
 from drakkar.driver.pools import Pool, SliceContent
 from drakkar.driver.publisher import SlicePublisher
 
@@ -79,6 +79,15 @@ class Publication:
         if self._publisher is not None:
             for pool in self.pools:
                 self._publisher.trigger(pool)
+
+    def states(self) -> Counter[str]:
+        """How many devices are in which state of health."""
+        return Counter(
+            health_of(self.health, pool.name, device.name).state
+            for pool in self.pools.values()
+            for content in pool.slices
+            for device in content.devices
+        )
 
     def device(self, pool: str, name: str) -> v1.Device | None:
         """A device as it is described now."""
