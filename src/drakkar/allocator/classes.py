@@ -110,7 +110,7 @@ class Classes:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = PoolKind()
-            partitions = base.with_counters & ~base.multi
+            partitions = base.with_counters & ~base.reusable
             if partitions and self._plan.policy != "upstream":
                 self.partial = self.partial or any(
                     a.on_base(base, table, switches).open & partitions for a in self._alternatives

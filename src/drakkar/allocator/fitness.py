@@ -24,7 +24,8 @@ import numpy as np
 
 from drakkar.allocator.needs import Need, NodeTask
 from drakkar.allocator.search import Search
-from drakkar.inventory.pools import Base, BaseUsage, Form, bits
+from drakkar.allocator.shares import needed
+from drakkar.inventory.pools import Base, BaseUsage, Form, Uses, bits
 
 #: States that a geometry remembers.
 _KEPT: Final = 4096
@@ -134,8 +135,9 @@ def blocks_of(form: Form) -> tuple[Block, ...]:
 
 
 def _find_blocks(form: Form) -> Iterable[Block]:
-    # Devices that can be shared are not partitions: what is left of them depends on the shares.
-    members = [p for p in bits(form.with_counters & ~form.multi) if any(nanos for _, nanos in form.draws[p])]
+    # Devices that several can share are not partitions: what is left of them depends on the shares.
+    partitions = form.with_counters & ~(form.multi & ~form.single)
+    members = [p for p in bits(partitions) if any(nanos for _, nanos in form.draws[p])]
     block_of: dict[int, list[int]] = {}
     for position in members:
         merged = [position]
@@ -208,20 +210,20 @@ class _Greedy:
     def _request(self, need: Need, limit: int) -> tuple[int, ...] | None:
         if need.every is not None:
             for position in need.every:
-                self._take(position, 0.0)
+                self._take(need, position, 0.0)
             return need.every
         picked: list[int] = []
         taken, left, lost = self.taken, [list(left) for left in self.left], self.lost
         for _ in range(need.count):
-            best = self._best(need.candidates & limit & ~self.taken)
+            best = self._best(need, need.candidates & limit & ~self.taken)
             if best is None:
                 self.taken, self.left, self.lost = taken, left, lost
                 return None
-            self._take(*best)
+            self._take(need, *best)
             picked.append(best[0])
         return tuple(sorted(picked))
 
-    def _best(self, candidates: int) -> tuple[int, float] | None:
+    def _best(self, need: Need, candidates: int) -> tuple[int, float] | None:
         best: tuple[float, int] | None = None
         for number, seen in enumerate(self.task.view.pools):
             base = self.bases[number]
@@ -237,7 +239,7 @@ class _Greedy:
                 mine &= ~wanted
                 losses = block.geometry.losses(block.state(self.left[number], open_ | wanted))
                 for local in bits(wanted):
-                    if self._fits(number, local):
+                    if self._fits(need, number, local):
                         found = losses[block.rows[local]], local + seen.offset
                         best = found if best is None else min(best, found)
             if mine:
@@ -245,16 +247,24 @@ class _Greedy:
                 best = found if best is None else min(best, found)
         return None if best is None else (best[1], best[0])
 
-    def _fits(self, number: int, local: int) -> bool:
-        left = self.left[number]
-        return all(left[counter] >= nanos for counter, nanos in self.bases[number].draws()[local])
+    def _uses(self, need: Need, number: int, local: int) -> Uses:
+        """What the device draws for the request, its share of a parent included."""
+        base = self.bases[number]
+        uses = base.draws()[local]
+        if local in base.drawn():
+            uses += needed(base, local, need.alternative.consumption(base, local, self.task.switches))
+        return uses
 
-    def _take(self, position: int, loss: float) -> None:
+    def _fits(self, need: Need, number: int, local: int) -> bool:
+        left = self.left[number]
+        return all(left[counter] >= nanos for counter, nanos in self._uses(need, number, local))
+
+    def _take(self, need: Need, position: int, loss: float) -> None:
         number, local = self.task.view.places[position]
         self.taken |= 1 << position
         self.lost += loss
         if self.bases[number].declared:
-            for counter, nanos in self.bases[number].draws()[local]:
+            for counter, nanos in self._uses(need, number, local):
                 self.left[number][counter] -= nanos
 
 
@@ -266,7 +276,7 @@ def best_fit(task: NodeTask) -> Search | None:
     """
     partitions = 0
     for seen in task.view.pools:
-        partitions |= (seen.view.base.with_counters & ~seen.view.base.multi) << seen.offset
+        partitions |= (seen.view.base.with_counters & ~seen.view.base.reusable) << seen.offset
     needs = [need for claim in task.claims for request in claim for need in request.needs]
     if not any(need.candidates & partitions for need in needs) or any(need.alternative.admin for need in needs):
         return None

@@ -207,6 +207,25 @@ def test_impossible_demands_on_equal_functions_end_early() -> None:
         assert isinstance(prepare(state.snapshot(), many[:-1]).solve("n1", budget=5000), Fits)
 
 
+def test_functions_keep_to_ports_that_are_in_use() -> None:
+    """Best fit: a function on an idle port would make the whole port impossible."""
+    on_second = f'{VF} && device.attributes["{DRIVER}"].port == "p1"'
+    slices = adapter(functions=4, ports=2)
+    for published_device in slices[1].spec.devices or []:
+        assert published_device.attributes is not None
+        published_device.attributes["port"] = v1.DeviceAttribute(string=published_device.name[:2])
+    state = books(*slices)
+    state.assume("a", fitting(state, wants("10G", select=on_second)))
+    two = solve(state, wants("20G", "30G", name="b"), policy="drakkar")
+    assert chosen(two) == ["p1-vf1", "p1-vf2"]
+    assert isinstance(two, Fits)
+    state.assume("b", two.allocations[0])
+    # What does not fit there goes elsewhere.
+    assert chosen(solve(state, wants("30G", "20G", name="c"), policy="drakkar")) == ["p1-vf3", "p0-vf0"]
+    assert chosen(solve(state, wants("", select=PF, name="d"), policy="drakkar")) == ["p0"]
+    assert chosen(solve(state, wants("10G", name="e"))) == ["p0-vf0"]
+
+
 def test_a_device_with_a_share_out_is_not_given_whole() -> None:
     shared = device("x", allowMultipleAllocations=True)
     state = inventory(published("s", [shared]))
