@@ -146,6 +146,8 @@ class Program:
             return run(self._node, self._constants, {"device": device}, meter), None, meter.cost
         except EvaluationError as error:
             return None, self._placed(error), meter.cost
+        except RecursionError:
+            return None, _too_deep(), meter.cost
 
     def operands(self, *operators: str) -> tuple[str, tuple[Program, ...]]:
         """The outermost operator, if it is one of ``_&&_``, ``_||_`` and ``!_``, and the programs it joins.

@@ -93,6 +93,24 @@ def test_deep_and_broken_texts(text: str) -> None:
     _judge(text)
 
 
+@pytest.mark.parametrize("depth", [60, 120, 150, 200])
+@pytest.mark.parametrize(
+    ("opening", "middle", "closing"),
+    [("!(", "true", ")"), ("[1].all(x, ", "true", ")"), ("cel.bind(x, 1, ", "x == 1", ")"), ("(true && ", "true", ")"),
+     ("(true ? ", "true", " : false)"), ("size([", "1", "])"), ("[", "1", "]")],
+)  # fmt: skip
+def test_nesting(opening: str, middle: str, closing: str, depth: int) -> None:
+    text = opening * depth + middle + closing * depth
+    try:
+        program = compile_selector(text if middle != "1" else f"{text} == {text}")
+    except CompileError:
+        return
+    failure = program.measure(DEVICE)[1]
+    assert failure is None or failure.error_class in ("too-deep", "cost-limit")
+    if failure is None:
+        assert program.evaluate(DEVICE) in (True, False)
+
+
 def _judge(text: str) -> None:
     """Compiles and evaluates; only the two errors of the language may come out."""
     try:
