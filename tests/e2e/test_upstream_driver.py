@@ -1,0 +1,123 @@
+"""Upstream's test driver, in Go and unchanged, works with our agent and our API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.kinds import DEVICECLASS, POD, RESOURCECLAIMTEMPLATE, RESOURCESLICE
+from drakkar.node.agent import mounts
+from drakkar.node.agent.oci_runtime import OciRuntime
+from drakkar.node.agent.process_runtime import ProcessRuntime
+from drakkar.node.agent.runtime import Runtime
+from tests.support.agents import NODE, Cluster, cluster
+from tests.support.eventually import eventually
+from tests.support.testdriver import test_driver_binary as driver_binary
+from tests.unit.node.agent.test_thin_path import gone, log, pod
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+DRIVER = "test-driver.cdi.k8s.io"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dk"))
+    try:
+        yield folder
+    finally:
+        mounts.unmount_below(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _start(site: Cluster, root: Path, folder: Path) -> asyncio.subprocess.Process:
+    (root / "plugins" / DRIVER).mkdir(parents=True, exist_ok=True)
+    with (folder / "driver.log").open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            str(driver_binary()),
+            *("-v=5", "--kubeconfig", str(site.kubeconfig), "kubelet-plugin", "--node-name", NODE),
+            *("--datadir", str(root / "plugins"), "--plugin-registration-path", str(root / "plugins_registry")),
+            *("--cdi-dir", str(root / "cdi"), "--num-devices", "2"),
+            stdout=output,
+            stderr=output,
+        )
+
+
+async def _prepare(site: Cluster) -> None:
+    expression = f'device.driver == "{DRIVER}"'
+    parameters = {"a": "b"}
+    spec = {
+        "selectors": [{"cel": {"expression": expression}}],
+        "config": [{"opaque": {"driver": DRIVER, "parameters": parameters}}],
+    }
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "test"}, "spec": spec}
+    await site.client.create(DEVICECLASS, body)
+    request = {"name": "r", "exactly": {"deviceClassName": "test"}}
+    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    metadata = {"name": "hello", "namespace": "default"}
+    await site.client.create(
+        RESOURCECLAIMTEMPLATE,
+        {**template, "metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}},
+    )
+
+
+def test_upstreams_driver_registers_publishes_prepares_and_comes_back(tmp_path: Path, root: Path) -> None:
+    driver_binary()
+    as_root = os.geteuid() == 0 and shutil.which("runc") is not None
+
+    def runtime() -> Runtime:
+        return OciRuntime.open(root, None) if as_root else ProcessRuntime()
+
+    async def run() -> None:
+        async with cluster(tmp_path, root, runtime) as site:
+            (root / "cdi").mkdir()
+            await _prepare(site)
+            agent = await site.start_agent(slice_patience=1.0)
+            driver = await _start(site, root, tmp_path)
+
+            async def slices() -> int:
+                return len((await site.client.list(RESOURCESLICE)).items)
+
+            await eventually(slices, lambda count: count > 0, timeout=30)
+            assert agent.plugins.drivers() == [DRIVER]
+            body = pod("p", "env | sort | grep '^admin_\\|^claim_'; sleep 1000")
+            body["spec"]["containers"][0]["image"] = "host"
+            await site.client.create(POD, body)
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running", timeout=30)
+            # A variable for the request, and one from the class's parameters.
+            given = await eventually(lambda: log(site, "p"), lambda text: text.count("\n") == 2)
+            assert "_r=true" in given
+            assert "admin_a=b" in given
+            # Killed, it leaves its socket; half a minute (here a second) later its slices go, and come back with it.
+            driver.send_signal(signal.SIGKILL)
+            await driver.wait()
+            await eventually(slices, lambda count: count == 0, timeout=30)
+            driver = await _start(site, root, tmp_path)
+            await eventually(slices, lambda count: count > 0, timeout=30)
+            await site.client.delete(POD, "p", "default")
+            await eventually(lambda: gone(site, "p"), bool, timeout=30)
+            assert agent.claims is not None
+            assert agent.claims.records() == []
+            # This driver remembers in memory only, so what it made for p before its death stays; of q nothing does.
+            left = set((root / "cdi").iterdir())
+            body["metadata"]["name"] = "q"
+            await site.client.create(POD, body)
+            await eventually(lambda: site.pod("q"), lambda p: p["status"].get("phase") == "Running", timeout=30)
+            assert set((root / "cdi").iterdir()) > left
+            await site.client.delete(POD, "q", "default")
+            await eventually(lambda: gone(site, "q"), bool, timeout=30)
+            assert set((root / "cdi").iterdir()) == left
+            driver.terminate()
+            await driver.wait()
+            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda drivers: not drivers)
+
+    asyncio.run(run())
