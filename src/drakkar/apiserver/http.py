@@ -362,11 +362,11 @@ class _Raw(asyncio.StreamReaderProtocol):
     def __init__(self, reader: asyncio.StreamReader, connections: set[Any]):
         super().__init__(reader)
         self._connections = connections
-        self._raw: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._raw = transport
+        self.transport = transport
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -375,8 +375,8 @@ class _Raw(asyncio.StreamReaderProtocol):
 
     def shutdown(self) -> None:
         """uvicorn stops."""
-        if self._raw is not None:
-            self._raw.close()
+        if self.transport is not None:
+            self.transport.close()
 
 
 def _protocol(application: Application) -> type[Any]:
@@ -503,8 +503,18 @@ class Serving:
         """Stops listening, lets requests in progress end for a moment, then cuts them off."""
         self._stop()
         self._server.should_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        # Before uvicorn cancels them, and says so at length.
+        cutting = asyncio.get_running_loop().call_later(0.8 * GRACE, self._cut)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        finally:
+            cutting.cancel()
+
+    def _cut(self) -> None:
+        for connection in list(self._server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 def _bind(host: str, port: int) -> socket.socket:

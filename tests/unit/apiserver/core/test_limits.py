@@ -197,6 +197,30 @@ def test_a_list_that_takes_too_long_is_cut(caplog: pytest.LogCaptureFixture) -> 
     play(scene, Limits(seconds=SOON))
 
 
+def test_the_end_does_not_wait_for_anybody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Half a request, a deaf reader and a watch when the server stops: they are cut, without a word in the log."""
+    monkeypatch.setattr(http, "GRACE", 1)
+
+    async def scene(server: ApiServer, serving: Serving, client: Plain) -> None:
+        await fill(server)
+        _, half = await client.open()
+        half.write(client.head("POST", CONFIGMAPS, b"", {"content-length": "1000"}))
+        _, begun = await client.open()
+        begun.write(b"GET /heal")
+        reader, watching = await client.open()
+        watching.write(client.head("GET", f"{CONFIGMAPS}?watch=1&resourceVersion=1", b"", {}))
+        await reader.readuntil(b"\r\n\r\n")
+        _, list_ = await deaf(client, CONFIGMAPS)
+        _, watch = await deaf(client, f"{CONFIGMAPS}?watch=1")
+        await until(lambda: len(serving._server.server_state.tasks) == 4)
+        await serving.close()
+        for writer in (half, begun, watching, list_, watch):
+            writer.close()
+        assert not caplog.records
+
+    play(scene)
+
+
 def test_short_answers_arrive_whole(tmp_path: Path) -> None:
     """Those that are not streamed are cut into pieces for the connection all the same."""
 
