@@ -51,6 +51,7 @@ class Admission:
     ):
         self._state = state
         self._forms = forms
+        self._rng = rng
         self._scales = scales
         self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
@@ -78,10 +79,11 @@ class Admission:
 
     def complete(self, stored: Stored, namespace: str, obj: Object) -> None:
         """Fills in what the server adds to a new object, in place; StatusError 403."""
-        if stored.prefix in (PODS, *GROUPS):
-            admit = admit_pod if stored.prefix == PODS else admit_group
-            admit(obj, self._state.tables[CLASSES])
+        if stored.prefix in GROUPS:
+            admit_group(obj, self._state.tables[CLASSES])
         if stored.prefix == PODS:
+            accounts = self._state.tables["/core/serviceaccounts/"]
+            admit_pod(obj, namespace, self._state.tables[CLASSES], accounts, self._rng)
             limits.set_defaults(obj, limits.limit_ranges(self._state, namespace))
 
     def allot(self, stored: Stored, new: Object, old: Object | None) -> None:

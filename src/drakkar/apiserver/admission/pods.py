@@ -1,12 +1,12 @@
 """What the server adds to pods when they are created: account, priority, patience with sick nodes.
 
-Order and texts are upstream's (plugins ServiceAccount, Priority and DefaultTolerationSeconds).
-Tokens of accounts are not mounted, and the account need not exist yet: pods of an embedded plane
-have nobody to show a token to.
+Order and texts are upstream's (plugins ServiceAccount, Priority and DefaultTolerationSeconds). One thing
+is not: the account need not exist yet. Where it does, its token is mounted into the pod.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from drakkar.api.names import TAINT_NOT_READY, TAINT_UNREACHABLE
@@ -20,11 +20,21 @@ Object = dict[str, Any]
 TOLERATION_SECONDS = 300
 
 
-def admit_pod(pod: Object, priority_classes: Table) -> None:
+#: Where containers find the token, the certificate of the cluster and their namespace.
+ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+#: Life of such a token, in seconds; odd, so that it is told from those that somebody asked for.
+_TOKEN_SECONDS = 3607
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def admit_pod(pod: Object, namespace: str, priority_classes: Table, accounts: Table, rng: random.Random) -> None:
     """Completes a pod in place; StatusError 403 when it names a priority class that there is not."""
     spec: Object = pod.setdefault("spec", {})
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     spec["serviceAccountName"] = spec["serviceAccount"] = account
+    entry = accounts.entries.get(f"{namespace}/{account}")
+    if entry is not None and not _is_mirror(pod):
+        _use_account(spec, accounts.decode(entry), rng)
     _set_priority(pod, spec, priority_classes, "pods")
     tolerations: list[Object] = spec.get("tolerations") or []
     missing = [taint for taint in (TAINT_NOT_READY, TAINT_UNREACHABLE) if not _tolerated(tolerations, taint)]
@@ -33,6 +43,43 @@ def admit_pod(pod: Object, priority_classes: Table) -> None:
             {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}
             for taint in missing
         ]
+
+
+def _is_mirror(pod: Object) -> bool:
+    """Whether the pod only shows one that a node runs by itself."""
+    return "kubernetes.io/config.mirror" in (pod["metadata"].get("annotations") or {})
+
+
+def _use_account(spec: Object, account: Object, rng: random.Random) -> None:
+    """Pull secrets and token of the pod's account."""
+    if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = account["imagePullSecrets"]
+    automount = spec.get("automountServiceAccountToken")
+    if automount is None:
+        automount = account.get("automountServiceAccountToken")
+    if automount is False:
+        return
+    volumes: list[Object] = spec.get("volumes") or []
+    name = "kube-api-access-" + "".join(rng.choices(_LETTERS, k=5))
+    mounted = False
+    for field in ("initContainers", "containers"):
+        for container in spec.get(field) or ():
+            mounts: list[Object] = container.get("volumeMounts") or []
+            if any(mount.get("mountPath") == ACCESS_PATH for mount in mounts):
+                continue
+            container["volumeMounts"] = [*mounts, {"name": name, "readOnly": True, "mountPath": ACCESS_PATH}]
+            mounted = True
+    if mounted:
+        spec["volumes"] = [*volumes, {"name": name, "projected": {"sources": _access(), "defaultMode": 0o644}}]
+
+
+def _access() -> list[Object]:
+    here = {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+    return [
+        {"serviceAccountToken": {"expirationSeconds": _TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [here]}},
+    ]
 
 
 def _tolerated(tolerations: list[Object], taint: str) -> bool:

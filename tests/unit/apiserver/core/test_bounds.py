@@ -236,3 +236,33 @@ def test_node_ports() -> None:
         assert "nodePort" not in back["spec"]["ports"][0]
 
     play(scene)
+
+
+def test_the_token_of_an_account_is_mounted_unless_somebody_does_not_want_it() -> None:
+    async def scene(api: Api) -> None:
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        await api.post(accounts, {"metadata": {"name": "robot"}, "imagePullSecrets": [{"name": "pull"}]})
+        await api.post(accounts, {"metadata": {"name": "shy"}, "automountServiceAccountToken": False})
+        made = (await api.post(PODS, pod("p", serviceAccountName="robot")))["spec"]
+        (volume,) = made["volumes"]
+        assert volume["name"].startswith("kube-api-access-")
+        assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
+            "serviceAccountToken",
+            "configMap",
+            "downwardAPI",
+        ]
+        path = "/var/run/secrets/kubernetes.io/serviceaccount"
+        mount = {"name": volume["name"], "readOnly": True, "mountPath": path}
+        assert made["containers"][0]["volumeMounts"] == [mount]
+        assert made["imagePullSecrets"] == [{"name": "pull"}]
+        own = pod("own", serviceAccountName="robot", volumes=[{"name": "v", "emptyDir": {}}])
+        own["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": path}]
+        assert [entry["name"] for entry in (await api.post(PODS, own))["spec"]["volumes"]] == ["v"]
+        for silent in (
+            pod("a", serviceAccountName="shy"),
+            pod("b", serviceAccountName="robot", automountServiceAccountToken=False),
+            pod("c", serviceAccountName="not-there"),
+        ):
+            assert "volumes" not in (await api.post(PODS, silent))["spec"]
+
+    play(scene)
