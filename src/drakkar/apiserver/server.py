@@ -36,6 +36,7 @@ from drakkar.apiserver.lists import select
 from drakkar.apiserver.metrics import Metrics
 from drakkar.apiserver.negotiate import JSON, PLAIN, answer_form, patch_type
 from drakkar.apiserver.options import (
+    TRUE,
     ListOptions,
     WriteOptions,
     delete_options,
@@ -72,6 +73,9 @@ MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 
 #: Subresources that a node or pod would have to answer; a POST to them has no body to read.
 _OF_AGENTS = frozenset({"proxy"})
+
+#: Kinds of what clients ask of a node's agent, as admission sees them.
+_CONNECTIONS = {"exec": "PodExecOptions", "attach": "PodAttachOptions", "portforward": "PodPortForwardOptions"}
 
 _HEADERS = {"cache-control": "no-cache, private", "content-type": JSON}
 
@@ -243,6 +247,7 @@ class ApiServer:
         self._check_verb(request, info, served)
         self.authorizer.check(user, info)
         if served.plural == "pods" and info.subresource in streaming.SUBRESOURCES:
+            await self._admit_connection(request, info, served, exchange)
             return await streaming.answer(self, request, info, user)
         if served.deprecation:
             warnings.append(served.deprecation)
@@ -666,6 +671,24 @@ class ApiServer:
             answer = self.accounts.request(account, body)
             return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())
+
+    async def _admit_connection(self, request: Request, info: RequestInfo, served: Served, exchange: Exchange) -> None:
+        """Lets policies and webhooks judge an exec, attach or port-forward, which is a CONNECT to them."""
+        kind = _CONNECTIONS.get(info.subresource)
+        admission, user = self.registry.admission, exchange.impersonated or exchange.user
+        if kind is None or user is None or not admission.configured:
+            return
+        attributes = _attributes("CONNECT", "", info, served, user, WriteOptions(field_validation=""), exchange)
+        attributes.kind, attributes.options = ("", "v1", kind), {}
+        body: Object = {"kind": kind, "apiVersion": "v1"}
+        for name, value in request.query:
+            if name == "command":
+                body.setdefault(name, []).append(value)
+            elif name == "ports":
+                body.setdefault(name, []).extend(int(port) for port in value.split(",") if port.isdigit())
+            else:
+                body[name] = value in TRUE if name in ("stdin", "stdout", "stderr", "tty") else value
+        await self._admit_body(attributes, body)
 
     async def _admit_body(self, attributes: Attributes, body: Object) -> Object:
         """What webhooks make of a body that is no object of the resource (a Binding, an Eviction)."""

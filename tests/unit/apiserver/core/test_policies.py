@@ -9,7 +9,7 @@ import pytest
 
 from drakkar.api.wire import Request
 from tests.unit.apiserver.core.serving import Api, Object
-from tests.unit.apiserver.core.test_writes import CLAIMS, CONFIGMAPS, SLICES, claim, play, refused
+from tests.unit.apiserver.core.test_writes import CLAIMS, CONFIGMAPS, PODS, SLICES, claim, play, pod, refused
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = f"{GROUP}/validatingadmissionpolicies"
@@ -192,6 +192,24 @@ def test_what_a_driver_chart_ships_a_node_writes_only_its_own_slices() -> None:
         await api.post(SLICES, slice_("other", "n2"))
         assert (await refused(driver.delete(f"{SLICES}/other"))).code == 422
         await driver.delete(f"{SLICES}/mine")
+
+    play(scene)
+
+
+def test_nobody_gets_into_a_pod_that_is_closed() -> None:
+    async def scene(api: Api) -> None:
+        await api.post(PODS, pod("p"))
+        rule = {"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"]}
+        closed = policy(
+            "object.command != ['sh'] && object.stdin == false",
+            matchConstraints={"resourceRules": [rule]},
+            failurePolicy="Fail",
+        )
+        await api.post(POLICIES, closed)
+        await api.post(BINDINGS, binding())
+        for query, denied in (("command=sh&stdin=false", True), ("command=ls&stdin=false", False)):
+            error = await refused(api.post(f"{PODS}/p/exec?{query}", None))
+            assert ("denied request" in str(error)) is denied, str(error)
 
     play(scene)
 
