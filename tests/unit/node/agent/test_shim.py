@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from drakkar.node.agent import logs, shims
+from drakkar.node.agent.processes import LocalProcess
 from drakkar.node.agent.runtime import ContainerProblem, Made
-from drakkar.node.agent.streams import LogOptions
+from drakkar.node.agent.streams import LogOptions, Wanted
 from drakkar.streaming.channels import STDOUT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -112,5 +113,16 @@ def test_an_attempt_is_found_again(tmp_path: Path) -> None:
         again = await shims.find(attempt.folder)
         assert isinstance(again, shims.Attempt)
         assert (await again.ended).exitCode == 4
+
+    play(scene)
+
+
+def test_a_terminal_ends_with_its_client(tmp_path: Path) -> None:
+    async def scene() -> None:
+        for tty in (True, False):
+            process = await LocalProcess.start(["sleep", "1000"], Wanted(stdin=True, tty=tty))
+            process.resize(100, 40)
+            await process.close()
+            assert await process.wait() == 129
 
     play(scene)

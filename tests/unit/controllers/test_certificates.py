@@ -1,0 +1,114 @@
+"""Requests for certificates: which are approved by themselves, and that what is signed is what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from drakkar.api.meta import Object
+from drakkar.apiserver import open_pki
+from drakkar.client import Caches, Client, MemoryTransport, Runner
+from drakkar.client.clock import SystemClock
+from drakkar.controllers.certificates import CLIENT_SIGNER, CSR, SERVING_SIGNER, Certificates, allowed
+from tests.support.eventually import eventually, memory_plane
+
+NODE = "system:node:n1"
+
+
+def request(name: str = NODE, organizations: Sequence[str] = ("system:nodes",), *names: x509.GeneralName) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organizations]
+    subject = x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def csr(pem: bytes, signer: str, user: str, groups: Sequence[str], usages: Sequence[str]) -> Object:
+    spec = {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": [*usages]}
+    return {"metadata": {"name": "c"}, "spec": {**spec, "username": user, "groups": [*groups]}}
+
+
+BOOT = ("system:bootstrap:abc", ("system:bootstrappers",))
+ITSELF = (NODE, ("system:nodes",))
+ADMIN = ("admin", ("system:masters",))
+USER = ("mallory", ("developers",))
+CLIENT, SERVER = ("digital signature", "client auth"), ("digital signature", "server auth")
+HOST, MAIL = x509.DNSName("n1"), x509.RFC822Name("a@example.com")
+
+
+@pytest.mark.parametrize(
+    ("pem", "signer", "who", "usages", "expected"),
+    [
+        (request(), CLIENT_SIGNER, BOOT, CLIENT, True),
+        (request(), CLIENT_SIGNER, ITSELF, CLIENT, True),
+        (request(), CLIENT_SIGNER, ADMIN, CLIENT, True),
+        (request(), CLIENT_SIGNER, USER, CLIENT, False),
+        (request(), CLIENT_SIGNER, ("system:node:n2", ("system:nodes",)), CLIENT, False),
+        (request(), CLIENT_SIGNER, (NODE, ()), CLIENT, False),
+        (request("system:node:"), CLIENT_SIGNER, BOOT, CLIENT, False),
+        (request("kube-apiserver-kubelet-client"), CLIENT_SIGNER, BOOT, CLIENT, False),
+        (request(NODE, ("system:nodes", "system:masters")), CLIENT_SIGNER, BOOT, CLIENT, False),
+        (request(NODE, ()), CLIENT_SIGNER, BOOT, CLIENT, False),
+        (request(NODE, ("system:nodes",), HOST), CLIENT_SIGNER, BOOT, CLIENT, False),
+        (request(), CLIENT_SIGNER, BOOT, (*CLIENT, "server auth"), False),
+        (request(), CLIENT_SIGNER, BOOT, ("digital signature",), False),
+        (request(NODE, ("system:nodes",), HOST), SERVING_SIGNER, ITSELF, SERVER, True),
+        (request(NODE, ("system:nodes",), HOST), SERVING_SIGNER, BOOT, SERVER, False),
+        (request(NODE, ("system:nodes",), HOST), SERVING_SIGNER, ADMIN, SERVER, False),
+        (request(NODE, ("system:nodes",), HOST, MAIL), SERVING_SIGNER, ITSELF, SERVER, False),
+        (request(), SERVING_SIGNER, ITSELF, SERVER, False),
+        (b"no request", CLIENT_SIGNER, BOOT, CLIENT, False),
+    ],
+)
+def test_which_requests_are_approved(
+    pem: bytes, signer: str, who: tuple[str, Sequence[str]], usages: Sequence[str], expected: bool
+) -> None:
+    assert allowed(csr(pem, signer, who[0], who[1], usages)) is expected
+
+
+def test_what_is_signed_is_what_was_asked_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki = open_pki(tmp_path)
+        async with memory_plane() as admin:
+            transport: Any = admin.transport
+            assert isinstance(transport, MemoryTransport)
+            caches = Caches(admin)
+            clock = SystemClock()
+            task = asyncio.create_task(Runner(admin, caches, Certificates(clock, pki.sign), clock).run())
+
+            async def ask(client: Client, pem: bytes, signer: str, usages: Sequence[str]) -> Object:
+                body = csr(pem, signer, "somebody else", ("system:masters",), usages)
+                kind = {"apiVersion": CSR.api_version, "kind": CSR.kind, "metadata": {"generateName": "c-"}}
+                return await client.create(CSR, {**kind, "spec": body["spec"]})
+
+            made = await ask(admin, request(), CLIENT_SIGNER, CLIENT)
+            # Who asks is told by the server, whatever the request says.
+            assert made["spec"]["username"] == "admin"
+            signed = await eventually(
+                lambda: admin.get(CSR, made["metadata"]["name"]), lambda got: got["status"].get("certificate")
+            )
+            certificate = x509.load_pem_x509_certificate(base64.b64decode(signed["status"]["certificate"]))
+            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(pki.ca_certificate))
+            (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            assert name.value == NODE
+            purposes = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            assert list(purposes) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+            left = await ask(admin, request("kube-apiserver-kubelet-client"), CLIENT_SIGNER, CLIENT)
+            await asyncio.sleep(0.1)
+            assert not (await admin.get(CSR, left["metadata"]["name"]))["status"].get("conditions")
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await caches.stop()
+
+    asyncio.run(run())
