@@ -6,8 +6,28 @@ text, so that an expression in a thousand claims is compiled once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from drakkar.api.errors import FieldError
 from drakkar.api.features import Features
+
+if TYPE_CHECKING:
+    from drakkar.cel import CompileError
+
+
+def as_upstream(error: CompileError) -> str:
+    """The issues in the layout of upstream's compiler: place, message, line, a caret under the place."""
+    found: list[str] = []
+    lines = error.text.split("\n")
+    # One place can be checked twice (macros copy their target); it is shown once.
+    for issue in dict.fromkeys(error.issues):
+        line, column = issue.line or 1, issue.column or 1
+        shown = f"ERROR: <input>:{line}:{column}: {issue.message}"
+        if line <= len(lines):
+            source = lines[line - 1].rstrip("\r").replace("\t", " ")
+            shown += f"\n | {source}\n | {'.' * max(column - 1, 0)}^"
+        found.append(shown)
+    return "\n".join(found)
 
 
 def _judge(text: str, features: Features, derived: bool) -> list[FieldError]:
@@ -17,8 +37,8 @@ def _judge(text: str, features: Features, derived: bool) -> list[FieldError]:
     try:
         program = compile_(text, environment="new-expressions", features=features)
     except CompileError as error:
-        text_ = f"compilation failed: ERROR: <input>: {error}"
-        return [FieldError(type="FieldValueInvalid", field="", value=text, detail=text_)]
+        detail = f"compilation failed: {as_upstream(error)}"
+        return [FieldError(type="FieldValueInvalid", field="", value=text, detail=detail)]
     if program.too_expensive:
         return [FieldError(type="FieldValueForbidden", field="", detail="too complex, exceeds cost limit")]
     return []
