@@ -18,6 +18,7 @@ from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
 from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
 from drakkar.allocator.fitness import best_fit, loss_of
+from drakkar.allocator.hypothetical import is_hypothetical
 from drakkar.allocator.needs import NodeTask
 from drakkar.allocator.nodes import NodeNames, mask_of
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
@@ -153,7 +154,7 @@ class Problem:
 
     def ranked(self) -> Sequence[str]:
         """The nodes of :meth:`feasible`, the best first: where most of what the claims prefer can be kept, then where
-        they lose least of what could be given out later.
+        they lose least of what could be given out later. Nodes that do not exist yet come behind those that do.
 
         In the order of the inventory where nothing is to be lost, and under policy ``upstream``.
         """
@@ -175,9 +176,9 @@ class Problem:
         known = self._class_of(name)
         searched = known.solution is None and not known.refuted
         if searched and isinstance(self.solve(name, RANKING_BUDGET), GaveUp | Failed):
-            return (inf, inf), True
+            return (False, inf, inf), True
         found = known.solution
-        return (found.unmet, found.lost) if found is not None else None, searched
+        return (is_hypothetical(name), found.unmet, found.lost) if found is not None else None, searched
 
     def _remember(self) -> _Memory:
         snapshot = self.snapshot

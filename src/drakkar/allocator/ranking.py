@@ -16,8 +16,8 @@ from drakkar.inventory.snapshot import NodeOrder
 #: Nodes of which the loss is found out at a time; the others stand behind until the next time.
 _AT_A_TIME: Final = 256
 
-#: Weight of what is preferred and cannot be kept, and what is lost for later.
-Loss = tuple[float, float]
+#: Whether the node has yet to be made, the weight of what is preferred and cannot be kept, and what is lost for later.
+Loss = tuple[bool, float, float]
 #: Loss of a node, and whether a search was needed to know it; None for a node that does not fit after all.
 Score = Callable[[str], tuple[Loss | None, bool]]
 

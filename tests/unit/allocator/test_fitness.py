@@ -11,7 +11,9 @@ from benchmarks.allocator_bestfit import claim_for as mig
 from benchmarks.allocator_bestfit import fleet as migs
 
 from drakkar.allocator import Fits, NoFit, allocate, prepare
+from drakkar.allocator.api import add
 from drakkar.allocator.fitness import blocks_of
+from drakkar.allocator.hypothetical import hypothetical
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory import Inventory
 from tests.properties.test_allocator import NODES, wish, world
@@ -46,6 +48,16 @@ def test_the_node_is_chosen_by_what_is_spoilt() -> None:
     # What is given back counts again.
     books.forget("c")
     assert take(books, mig("7g.40gb", "f")).startswith("n000 ")
+
+
+def test_nodes_that_do_not_exist_come_last() -> None:
+    books = migs(1)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "tmpl", "labels": {}}}
+    for made in hypothetical(node, slices_of("tmpl"), count=2):
+        add(books, made)
+    take(books, mig("1g.5gb", "a"), "tmpl+1")
+    # A small partition spoils least beside the other one, but nobody should have to make a node for it.
+    assert list(prepare(books.snapshot(), [mig("1g.5gb", "b")]).ranked()) == ["n000", "tmpl+1", "tmpl+0"]
 
 
 def test_policy_upstream_takes_the_first() -> None:
