@@ -179,3 +179,39 @@ def test_a_node_answers_in_a_fleet_as_it_does_alone(seed: int, policy: str) -> N
         published_on[NODES[changed]] = slices_of(rnd, changed)
         for made in published_on[NODES[changed]]:
             fleet.set_slice(made)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_all_nodes_look_at_changes_like_what_is_their_own(seed: int) -> None:
+    """Two equal pools for all nodes, equal pools for single ones; booked and released one by one."""
+    rnd = random.Random(seed)
+    names = [f"n{number}" for number in range(5)]
+
+    def two(prefix: str) -> list[dict[str, Any]]:
+        return [device(f"{prefix}{n}", attributes={"kind": "plain", "root": n}) for n in range(2)]
+
+    slices = [published(name, two("f"), pool=name, allNodes=True) for name in ("fabric-1", "fabric-2")]
+    slices += [published(f"own-{name}", two("g"), pool=name, nodeName=name) for name in names[:4]]
+    slices.append(published("lonely", two("g"), pool="lonely", nodeName=names[4], count=2))
+    fleet = inventory(*slices, nodes=names)
+    kinds = [claim(request(count=count, select=OF_KIND.format("plain")), name=f"c{count}") for count in range(1, 7)]
+    held: dict[str, AllocationResult] = {}
+    for number in range(60):
+        wanted = rnd.choice(kinds)
+        problem = prepare(fleet.snapshot(), [wanted])
+        feasible = problem.feasible()
+        fresh = inventory(*slices, nodes=names)
+        for uid, allocation in held.items():
+            fresh.assume(uid, allocation)
+        other = prepare(fresh.snapshot(), [wanted])
+        assert feasible == other.feasible(), number
+        assert problem.fitting() == other.fitting(), number
+        outcome = problem.solve(rnd.choice(names))
+        if isinstance(outcome, Fits):
+            held[f"uid-{number}"] = outcome.allocations[0]
+            fleet.assume(f"uid-{number}", outcome.allocations[0])
+        for _ in range(rnd.choice([0, 1, 1])):
+            if held:
+                uid = rnd.choice(sorted(held))
+                del held[uid]
+                fleet.forget(uid)

@@ -12,14 +12,15 @@ Source: spec/engine.md section 5.2.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from drakkar.allocator.plan import Plan
 from drakkar.allocator.reasons import Reason
 from drakkar.allocator.results import Solution
 from drakkar.allocator.wishes import all_wishes
-from drakkar.inventory.pools import Base
-from drakkar.inventory.snapshot import Node, NodeView, Snapshot
+from drakkar.inventory.pools import Base, Pool, usage_on
+from drakkar.inventory.snapshot import Node, NodeView, SeenPool, Snapshot
 
 #: Classes, and pools, that a plan remembers; more than a fleet of twenty thousand nodes should ever have.
 _KEPT: Final = 65536
@@ -30,15 +31,22 @@ Key = tuple[object, ...]
 class PoolKind:
     """Pools that are alike to a plan. Only its identity counts."""
 
-    __slots__ = ()
+    __slots__ = ("base", "pool")
+
+    def __init__(self, pool: Pool | None, base: Base | None) -> None:
+        #: A pool that all nodes have to look at is a kind of its own.
+        self.pool = pool
+        self.base = base
 
 
 class NodeClass:
     """What is known about all nodes of a class."""
 
-    __slots__ = ("passes", "reasons", "refuted", "solution")
+    __slots__ = ("key", "passes", "reasons", "refuted", "solution")
 
-    def __init__(self, passes: bool, refuted: bool) -> None:
+    def __init__(self, key: Key | None, passes: bool, refuted: bool) -> None:
+        #: None for a node that is a class of its own.
+        self.key = key
         #: Whether counting lets the nodes pass.
         self.passes = passes
         #: Whether it is proved that nothing fits.
@@ -74,7 +82,7 @@ class Classes:
         if view.broken or view.fatal is not None or not self._shared:
             for seen in view.pools:
                 if seen.view.base.serial not in self._kind_of:
-                    self._find_kind(seen.view.base, snapshot)
+                    self._find_kind(seen, snapshot)
             return None
         parts: list[object] = [snapshot.switches.OptionalNodeOperations and node.features]
         kind_of = self._kind_of
@@ -82,7 +90,7 @@ class Classes:
             base = seen.view.base
             kind = kind_of.get(base.serial)
             if kind is None:
-                kind = self._find_kind(base, snapshot)
+                kind = self._find_kind(seen, snapshot)
             parts += (kind, snapshot.state(seen), seen.targets, seen.here)
         return tuple(parts)
 
@@ -94,10 +102,19 @@ class Classes:
         """A new class. What counting refuses is refuted, because where an error could surface counting lets pass."""
         if len(self._known) >= _KEPT:
             self._known.clear()
-        made = self._known[key] = NodeClass(passes, refuted=self._plan.countable and not passes)
+        made = self._known[key] = NodeClass(key, passes, refuted=self._plan.countable and not passes)
         return made
 
-    def _find_kind(self, base: Base, snapshot: Snapshot) -> PoolKind:
+    def after(self, key: Key, pools: Container[Pool], snapshot: Snapshot) -> Key:
+        """What becomes of a key when something changes in what is held of pools that all nodes look at."""
+        parts = list(key)
+        for at, kind in enumerate(parts):
+            if isinstance(kind, PoolKind) and kind.pool is not None and kind.base is not None and kind.pool in pools:
+                parts[at + 1] = usage_on(kind.base, snapshot.usage(kind.pool))
+        return tuple(parts)
+
+    def _find_kind(self, seen: SeenPool, snapshot: Snapshot) -> PoolKind:
+        base = seen.view.base
         if len(self._kind_of) >= _KEPT:
             self._kind_of.clear()
             self._kinds.clear()
@@ -107,9 +124,12 @@ class Classes:
         if self._attributes:
             rows = table.rows_of(base)
             key += tuple([table.codes(attribute, rows) for attribute in self._attributes])
+        everywhere = seen.pool.hooks is None
+        if everywhere:
+            key += (base.serial,)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = PoolKind()
+            kind = self._kinds[key] = PoolKind(seen.pool, base) if everywhere else PoolKind(None, None)
             partitions = base.with_counters & ~base.reusable
             if partitions and self._plan.policy != "upstream":
                 self.partial = self.partial or any(

@@ -7,8 +7,9 @@ something that reaches the node changes, so the next pod of the same kind pays f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -16,11 +17,12 @@ import msgspec
 
 from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
-from drakkar.allocator.explain import Tally, aggregate, named, node_reason, request_funnels
+from drakkar.allocator.explain import aggregate, named, node_reason, request_funnels
 from drakkar.allocator.fitness import best_fit, loss_of
 from drakkar.allocator.hypothetical import is_hypothetical
+from drakkar.allocator.memory import Memory
 from drakkar.allocator.needs import NodeTask
-from drakkar.allocator.nodes import NodeNames, mask_of
+from drakkar.allocator.nodes import NodeNames
 from drakkar.allocator.outcomes import Failed, Fault, Fits, GaveUp, NoFit, Outcome
 from drakkar.allocator.plan import Plan, drivers_of, make_plan, plan_key
 from drakkar.allocator.ranking import Loss, Ranking
@@ -32,6 +34,7 @@ from drakkar.allocator.wishes import Granted, Wish, wishes_of, with_wishes
 from drakkar.api.errors import UsageError
 from drakkar.api.resource.v1 import ResourceClaim
 from drakkar.inventory.collector import paused
+from drakkar.inventory.pools import Pool
 from drakkar.inventory.snapshot import Node, NodeOrder, NodeView, Snapshot, node_view
 
 #: Steps that a search may take on one node, each about 5 to 50 microseconds.
@@ -58,56 +61,6 @@ class Feasible(msgspec.Struct, frozen=True):
     refusal: Reason | None = None
 
 
-class _Memory:
-    """What a plan knows about the nodes of one inventory, as of ``version``."""
-
-    __slots__ = ("classes", "mask", "order", "ranking", "refusal", "tally", "untold", "version")
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.order: NodeOrder | None = None
-        #: Node → its class.
-        self.classes: dict[str, NodeClass] = {}
-        #: One bit per node that passes.
-        self.mask = 0
-        self.refusal: Reason | None = None
-        #: Why the nodes do not pass, as far as it was asked for, and the nodes that are missing there (None: all).
-        self.tally = Tally()
-        self.untold: dict[str, None] | None = None
-        #: The nodes by what they lose, once somebody asked.
-        self.ranking: Ranking | None = None
-
-    def copy(self) -> _Memory:
-        """A memory of the same moment that can go another way."""
-        other = _Memory()
-        other.version, other.order, other.mask = self.version, self.order, self.mask
-        other.classes = self.classes.copy()
-        return other
-
-    def reorder(self, order: NodeOrder) -> None:
-        """Takes over the nodes of a world."""
-        for gone in [name for name in self.classes if name not in order.places]:
-            del self.classes[gone]
-            if self.untold is not None:
-                self.untold[gone] = None
-        self.order = order
-        self.refusal = self.ranking = None
-        known = self.classes
-        self.mask = mask_of([name in known and known[name].passes for name in order.names])
-
-    def record(self, name: str, place: int, found: NodeClass) -> None:
-        """Enters what was found out about a node."""
-        old = self.classes.get(name)
-        self.classes[name] = found
-        self.refusal = None
-        if self.untold is not None:
-            self.untold[name] = None
-        if found.passes != (old is not None and old.passes):
-            self.mask ^= 1 << place
-        if self.ranking is not None:
-            self.ranking.touch(name, place, found.passes)
-
-
 class Problem:
     """Claims to be allocated together, for one pod. Make one with :func:`prepare`."""
 
@@ -130,7 +83,7 @@ class Problem:
         plan.known = self._classes
         self._wishes = self._classes.wishes
         #: What is known for a snapshot beside the one that the plan remembers.
-        self._beside: _Memory | None = None
+        self._beside: Memory | None = None
 
     # All nodes.
 
@@ -180,10 +133,10 @@ class Problem:
         found = known.solution
         return (is_hypothetical(name), found.unmet, found.lost) if found is not None else None, searched
 
-    def _remember(self) -> _Memory:
+    def _remember(self) -> Memory:
         snapshot = self.snapshot
         known = self.plan.memory
-        memory = known if isinstance(known, _Memory) else _Memory()
+        memory = known if isinstance(known, Memory) else Memory()
         if snapshot.version is None or memory.version > snapshot.version:
             if self._beside is None:
                 self._beside = self._look_beside(memory)
@@ -192,29 +145,31 @@ class Problem:
         if memory.version == snapshot.version:
             return memory
         log, start = snapshot.shared.log, snapshot.shared.log_start
-        touched: frozenset[str] | None = None
-        if memory.version >= start and memory.version >= 0:
-            news = log[memory.version - start : snapshot.version - start]
-            if len(news) == 1:
-                touched = news[0]
-            elif None not in news:
-                touched = frozenset[str]().union(*[entry for entry in news if entry is not None])
-        self._look(memory, touched)
+        news = log[memory.version - start : snapshot.version - start] if memory.version >= max(start, 0) else [None]
+        if len(news) == 1 and isinstance(news[0], frozenset):
+            self._look(memory, news[0])
+        elif None in news:
+            self._look(memory, None)
+        else:
+            pools = {entry for entry in news if isinstance(entry, Pool)}
+            names = frozenset[str]().union(*[entry for entry in news if isinstance(entry, frozenset)])
+            self._look(memory, names, pools)
         memory.version = snapshot.version
         return memory
 
-    def _look_beside(self, memory: _Memory) -> _Memory:
+    def _look_beside(self, memory: Memory) -> Memory:
         """What is to know about a what-if or an old snapshot, from what the plan remembers where that is near."""
-        origin, touched = self.snapshot.origin, self.snapshot.touched
+        snapshot, origin = self.snapshot, self.snapshot.origin
         if origin is not None and origin.version is not None and memory.version <= origin.version:
             found = Problem(origin, self.claims, self.plan, self._share_id)._remember().copy()
+            self._look(found, snapshot.touched, snapshot.spread)
         else:
-            found, touched = _Memory(), None
-        self._look(found, touched)
+            found = Memory()
+            self._look(found, None)
         return found
 
-    def _look(self, memory: _Memory, touched: Iterable[str] | None) -> None:
-        """Looks at the nodes that were touched, or at all of them."""
+    def _look(self, memory: Memory, touched: Iterable[str] | None, pools: Container[Pool] = ()) -> None:
+        """Looks at the nodes that were touched, or at all; the holders of ``pools``, for all nodes, have changed."""
         order = self.snapshot.world.order
         if touched is None:
             with paused():
@@ -222,24 +177,40 @@ class Problem:
             return
         if order is not memory.order:
             memory.reorder(order)
+        self._look_at(touched, memory, order)
+        if pools:
+            # Behind the others, so that in each group all nodes have changed in the same way.
+            self._look_at(memory.shift(partial(self._shifted, pools)), memory, order)
+
+    def _look_at(self, names: Iterable[str], memory: Memory, order: NodeOrder) -> None:
         places = order.places
-        for name in touched:
+        for name in names:
             place = places.get(name)
             if place is not None:
                 memory.record(name, place, self._find_class(name))
 
-    def _look_at_all(self, memory: _Memory, order: NodeOrder) -> None:
+    def _look_at_all(self, memory: Memory, order: NodeOrder) -> None:
         world = self.snapshot.world
         self.snapshot.shared.selectors.enter_all(world.pools.values())
-        memory.classes = {name: self._find_class(name) for name in order.names}
-        memory.untold, memory.tally = None, Tally()
-        memory.reorder(order)
+        memory.fill(order, [self._find_class(name) for name in order.names])
+
+    def _shifted(self, pools: Container[Pool], old: NodeClass, nodes: int) -> NodeClass | None:
+        """The class in which these nodes are after a change of what is held in pools that all nodes look at."""
+        if old.key is None:
+            return None
+        key = self._classes.after(old.key, pools, self.snapshot)
+        found = self._classes.get(key)
+        if found is None:
+            name = next(iter(NodeNames(nodes, self.snapshot.world.order)))
+            node = self.snapshot.world.nodes[name]
+            found = self._classes.add(key, self._may_fit(node, self._view(node)))
+        return found
 
     def _class_of(self, name: str) -> NodeClass:
         """The class of a node, from memory where that is of the snapshot's moment."""
         memory = self.plan.memory
-        if isinstance(memory, _Memory) and memory.version == self.snapshot.version:
-            return memory.classes[name]
+        if isinstance(memory, Memory) and memory.version == self.snapshot.version:
+            return memory.of(name)
         return self._find_class(name)
 
     def _view(self, node: Node) -> NodeView:
@@ -252,7 +223,7 @@ class Problem:
         view = self._view(node)
         key = classes.key(snapshot, node, view)
         if key is None:
-            return NodeClass(self._may_fit(node, view), refuted=False)
+            return NodeClass(None, self._may_fit(node, view), refuted=False)
         return classes.get(key) or classes.add(key, self._may_fit(node, view))
 
     def _may_fit(self, node: Node, view: NodeView) -> bool:

@@ -292,7 +292,8 @@ class Inventory:
             self._usage[self._index.setdefault(key, len(self._index))] = usage
             pool = self._pools.get(key)
             if pool is not None:
-                self._note(self._reached(pool))
+                reached = self._reached(pool)
+                self._note(pool if reached is None else reached)
 
     def _own_usage(self, key: PoolKey, touched: dict[PoolKey, PoolUsage]) -> PoolUsage:
         """The pool's usage for this booking, a copy that nobody else has."""
@@ -344,9 +345,9 @@ class Inventory:
             shared = self._shared = Shared(SelectorTable(self._cel), self.switches, {}, [], version)
         return Snapshot(self._world, self._usage.fork(), shared, shared.log_start + len(shared.log))
 
-    def _note(self, nodes: frozenset[str] | None) -> None:
+    def _note(self, entry: frozenset[str] | Pool | None) -> None:
         log = self._shared.log
-        log.append(nodes)
+        log.append(entry)
         if len(log) > _LOG_LIMIT:
             drop = _LOG_LIMIT // 2
             del log[:drop]

@@ -231,8 +231,9 @@ class Shared:
     switches: Switches
     #: Kept by the allocator: prepared plans by their key.
     plans: dict[Any, Any]
-    #: Names of nodes (None: all) whose answer may have changed, one entry per change.
-    log: list[frozenset[str] | None]
+    #: One entry per change: names of the nodes whose answer may have changed, or a pool that all nodes look at and of
+    #: which the holders have changed, or None when anything may be different anywhere.
+    log: list[frozenset[str] | Pool | None]
     #: Number of the change that ``log[0]`` is.
     log_start: int
 
@@ -240,7 +241,7 @@ class Shared:
 class Snapshot:
     """An immutable view of the cluster; make one with :meth:`Inventory.snapshot` or :func:`drakkar.snapshot`."""
 
-    __slots__ = ("_usage", "origin", "shared", "touched", "version", "world")
+    __slots__ = ("_usage", "origin", "shared", "spread", "touched", "version", "world")
 
     def __init__(
         self,
@@ -249,15 +250,18 @@ class Snapshot:
         shared: Shared,
         version: int | None,
         origin: Snapshot | None = None,
-        touched: frozenset[str] | None = frozenset(),
+        touched: frozenset[str] = frozenset(),
+        spread: frozenset[Pool] = frozenset(),
     ) -> None:
         self.world = world
         self._usage = usage
         self.shared = shared
         #: Number of changes the inventory had seen; None for a what-if snapshot.
         self.version = version
-        #: The snapshot beside which a what-if stands, and the nodes that see something else than there (None: all).
+        #: The snapshot beside which a what-if stands, and where something is held otherwise: in pools for all nodes,
+        #: and on single nodes.
         self.origin = origin
+        self.spread = spread
         self.touched = touched
 
     @property
@@ -305,7 +309,7 @@ class Snapshot:
     def _with(self, allocation: AllocationResult, change: Callable[[PoolUsage, Holding], None]) -> Snapshot:
         usage = self._usage.fork()
         own: dict[int, PoolUsage] = {}
-        touched = self.touched
+        touched, spread = self.touched, self.spread
         for holding in holdings_of(allocation, self.switches.ConsumableCapacity):
             pool = self.world.pools.get(holding.pool)
             if pool is None:
@@ -313,6 +317,9 @@ class Snapshot:
             if pool.index not in own:
                 usage[pool.index] = own[pool.index] = usage[pool.index].copy()
                 reached = nodes_of(self.world, pool)
-                touched = None if touched is None or reached is None else touched | reached
+                if reached is None:
+                    spread |= {pool}
+                else:
+                    touched |= reached
             change(own[pool.index], holding)
-        return Snapshot(self.world, usage, self.shared, None, self.origin or self, touched)
+        return Snapshot(self.world, usage, self.shared, None, self.origin or self, touched, spread)
