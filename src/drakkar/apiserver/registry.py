@@ -98,7 +98,7 @@ class Registry:
         self.authorizer = authorizer
         forms = ObjectForms(self.view, self.custom.node)
         self.admission = Admission(
-            state, catalog, committer, clock, rng, authorizer, forms, ScaleForms(self.custom.scale_paths)
+            state, catalog, committer, clock, rng, authorizer, forms, ScaleForms(self.custom.scale_paths), features
         )
         state.tables[DEFINITIONS].listener = self._definition_changed
 

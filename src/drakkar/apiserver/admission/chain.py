@@ -13,11 +13,12 @@ import random
 from typing import Any
 
 from drakkar.api.clock import Clock
+from drakkar.api.features import Features
 from drakkar.apiserver.admission import limits
 from drakkar.apiserver.admission.attributes import Attributes
 from drakkar.apiserver.admission.callers import Caller
 from drakkar.apiserver.admission.forms import Forms, ScaleForms
-from drakkar.apiserver.admission.pods import admit_group, admit_pod, only_default
+from drakkar.apiserver.admission.pods import admit_group, admit_pod, only_default, protect
 from drakkar.apiserver.admission.policies import Policies
 from drakkar.apiserver.admission.quota import Charge, QuotaAdmission
 from drakkar.apiserver.admission.services import SERVICES, ServiceAddresses
@@ -48,10 +49,12 @@ class Admission:
         authorizer: Authorizer,
         forms: Forms,
         scales: ScaleForms,
+        features: Features,
     ):
         self._state = state
         self._forms = forms
         self._rng = rng
+        self._features = features
         self._scales = scales
         self._caller = Caller(state)
         self.quota = QuotaAdmission(state, committer, clock)
@@ -81,6 +84,8 @@ class Admission:
         """Fills in what the server adds to a new object, in place; StatusError 403."""
         if stored.prefix in GROUPS:
             admit_group(obj, self._state.tables[CLASSES])
+        if stored.prefix == GROUPS[0] and "GenericWorkload" in self._features:
+            protect(obj)
         if stored.prefix == PODS:
             accounts = self._state.tables["/core/serviceaccounts/"]
             admit_pod(obj, namespace, self._state.tables[CLASSES], accounts, self._rng)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from drakkar.api.names import TAINT_NOT_READY, TAINT_UNREACHABLE
+from drakkar.api.names import POD_GROUP_PROTECTION, TAINT_NOT_READY, TAINT_UNREACHABLE
 from drakkar.apiserver import status
 from drakkar.apiserver.cache import Table
 from drakkar.apiserver.status import StatusError
@@ -95,6 +95,14 @@ def admit_group(group: Object, priority_classes: Table) -> None:
     spec: Object = group.setdefault("spec", {})
     if spec.get("priorityClassName"):
         _set_priority(group, spec, priority_classes, f"{group['kind'].lower()}s")
+
+
+def protect(group: Object) -> None:
+    """A PodGroup stays until the last of its pods has ended; a controller takes this finalizer off."""
+    meta = group["metadata"]
+    finalizers: list[str] = meta.get("finalizers") or []
+    if POD_GROUP_PROTECTION not in finalizers:
+        meta["finalizers"] = [*finalizers, POD_GROUP_PROTECTION]
 
 
 def only_default(class_: Object, classes: Table) -> None:

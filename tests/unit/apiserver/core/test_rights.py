@@ -272,7 +272,9 @@ def test_priorities_of_groups_and_one_default() -> None:
             "metadata": {"name": "g"},
             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}, "priorityClassName": "high"},
         }
-        assert (await api.post(groups, group))["spec"]["priority"] == 100
+        made = await api.post(groups, group)
+        assert made["spec"]["priority"] == 100
+        assert made["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
         group["metadata"]["name"] = "h"
         group["spec"]["priorityClassName"] = "none"
         assert "no PriorityClass with name none was found" in str(await refused(api.post(groups, group)))
