@@ -288,6 +288,7 @@ class Agent:
 
     async def _join(self) -> None:
         assert self._about is not None
+        await self._end_lost()
         node = await self._node()
         await self._beats.join(self._beat, node)
         patch = label_patch(node, self._about)
@@ -295,6 +296,15 @@ class Agent:
             node = await self._client.patch(NODE, self._about.name, None, patch.body)
         await self._write_status(node)
         self.ready.set()
+
+    async def _end_lost(self) -> None:
+        """End pods that were given away while this node was not heard of, before anybody relies on it again."""
+        listed = await self._client.list(POD, field_selector=f"spec.nodeName={self.settings.node}")
+        known = {uid_of(pod) for pod in listed.items}
+        lost = [worker for worker in self._workers.values() if worker.uid not in known]
+        for worker in lost:
+            worker.vanish()
+        await asyncio.gather(*(worker.quiet.wait() for worker in lost))
 
     async def _node(self) -> Object:
         assert self._about is not None

@@ -259,3 +259,41 @@ def test_a_node_is_ready_before_the_drivers_of_forgotten_pods_are_back(tmp_path:
             assert driver.unprepared == driver.prepared
 
     asyncio.run(run())
+
+
+def test_a_node_that_was_not_heard_of_ends_what_was_given_away_before_it_is_ready(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            agent = await site.start_agent()
+            driver = Hello(tmp_path)
+            await site.start_driver(driver)
+            await site.client.create(POD, pod("p", "sleep 1000"))
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
+            (worker,) = agent._workers.values()
+            # Its watch is deaf while the pod is taken away from it by force.
+            monkeypatch.setattr(worker, "update", lambda pod: None)
+            deaf = worker.vanish
+            monkeypatch.setattr(worker, "vanish", lambda: None)
+            await site.client.delete(POD, "p", "default", grace=0)
+            await asyncio.sleep(0.2)
+            assert not worker.quiet.is_set()
+            monkeypatch.setattr(worker, "vanish", deaf)
+            joined: list[bool] = []
+            join = agent._beats.join
+
+            async def seen(beat: Any, node: Any) -> None:
+                joined.append(worker.quiet.is_set())
+                await join(beat, node)
+
+            monkeypatch.setattr(agent._beats, "join", seen)
+            # The lease has run out.
+            agent._beat.renewed = float("-inf")
+            agent._rejoin.set()
+            await eventually(lambda: asyncio.sleep(0, joined), bool)
+            assert joined == [True]
+            await eventually(lambda: asyncio.sleep(0, driver.unprepared), bool)
+
+    asyncio.run(run())
