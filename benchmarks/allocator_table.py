@@ -195,8 +195,8 @@ def small(bench: Bench, page: Page) -> None:
     page.add(
         "\n## One small node, one call\n",
         "No scale to gain from. *Known template*: a later claim of its kind, after a change on the node. "
-        "*New template*: a claim spec never seen, on an inventory in use. *All new*: an inventory that was just filled. Compiled "
-        "expressions are known to both sides; upstream starts anew each time.",
+        "*New template*: a claim spec never seen, on an inventory in use. *All new*: an inventory just filled. "
+        "Compiled expressions are known to both sides; upstream starts anew each time.",
         "Target: a known template is not slower than upstream; goal: twice as fast.\n",
         "| case | known template | new template | all new | upstream | target |",
         "| --- | --- | --- | --- | --- | --- |",
