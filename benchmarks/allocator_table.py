@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import allocator_cases as cases
+import allocator_bestfit
 import allocator_irregular
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("DRAKKAR_SHARED", ROOT.parent / "shared"))
 SIZES = (100, 1000, 5000, 20000)
 #: Parts of the page that need no oracle and come from other files.
-SECTIONS: tuple[Callable[[], list[str]], ...] = (allocator_irregular.rows,)
+SECTIONS: tuple[Callable[[], list[str]], ...] = (allocator_irregular.rows, allocator_bestfit.rows)
 
 
 class Bench:
