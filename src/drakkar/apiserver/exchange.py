@@ -23,6 +23,8 @@ class Exchange:
     received: float
     started: float
     info: RequestInfo | None = None
+    #: Whether there is such a resource, with such a verb: names that clients make up are not counted one by one.
+    known: bool = False
     #: Who asked, and whom that one wanted to be, if anybody.
     user: User | None = None
     impersonated: User | None = None

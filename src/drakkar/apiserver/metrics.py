@@ -23,7 +23,6 @@ BUCKETS = (
     45.0, 60.0,
 )  # fmt: skip
 _VERBS = {"deletecollection": "DELETECOLLECTION", "create": "POST", "update": "PUT"}
-_READING = frozenset({"GET", "LIST", "WATCH"})
 
 Key = tuple[str, ...]
 
@@ -43,12 +42,14 @@ class Metrics:
         info = exchange.info
         if info is None:
             return
-        if info.is_resource:
+        if info.is_resource and not exchange.known:
+            verb, what = _method(exchange.request.method), ("", "", "unknown", "", "")
+        elif info.is_resource:
             verb = _VERBS.get(info.verb) or info.verb.upper()
             scope = "resource" if info.name else "namespace" if info.namespace else "cluster"
             what = (info.group, info.version, info.resource, info.subresource, scope)
         else:
-            verb, what = info.verb.upper(), ("", "", "", _path(info.path), "")
+            verb, what = _method(info.verb.upper()), ("", "", "", _path(info.path), "")
         key = (verb, *what, str(code))
         self._requests[key] = self._requests.get(key, 0) + 1
         if stream:
@@ -148,6 +149,10 @@ class Metrics:
         yield f"process_resident_memory_bytes {int(pages[1]) * os.sysconf('SC_PAGE_SIZE')}"
         yield from _family("process_open_fds", "gauge", "Open files and sockets.")
         yield f"process_open_fds {count}"
+
+
+def _method(method: str) -> str:
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "OTHER"
 
 
 def _path(path: str) -> str:

@@ -245,6 +245,7 @@ class ApiServer:
                 return paths.not_found()
             raise StatusError(status.unknown_resource())
         self._check_verb(request, info, served)
+        exchange.known = True
         self.authorizer.check(user, info)
         if served.plural == "pods" and info.subresource in streaming.SUBRESOURCES:
             await self._admit_connection(request, info, served, exchange)

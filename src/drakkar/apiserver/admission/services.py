@@ -27,6 +27,8 @@ NODE_PORTS = range(30000, 32768)
 #: The first addresses stay free for those who ask for one by name (``10.96.0.10`` is a habit for DNS).
 _RESERVED = 256
 _ATTEMPTS = 1000
+#: How many values of writes are remembered before those that are done are forgotten.
+_REMEMBERED = 4096
 
 
 class ServiceAddresses:
@@ -41,6 +43,8 @@ class ServiceAddresses:
 
     def complete(self, service: Object, old: Object | None) -> None:
         """Fills in addresses and ports, in place; StatusError 422 when those that are asked for cannot be had."""
+        if len(self._given) > _REMEMBERED:
+            self._given = {value: key for value, key in self._given.items() if key in self._committer.busy}
         spec, before = child(service, "spec"), child(old, "spec")
         meta = service["metadata"]
         store_key = f"{SERVICES}{meta.get('namespace', '')}/{meta.get('name') or ''}"

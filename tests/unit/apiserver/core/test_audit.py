@@ -222,6 +222,20 @@ def test_metrics_count_requests_streams_and_gates() -> None:
     play(scene)
 
 
+def test_what_clients_make_up_is_counted_together() -> None:
+    async def scene(api: Api) -> None:
+        for index in range(50):
+            await api.ask(Request(f"VERB{index}", f"/api/v1/things{index}"))
+            await api.ask(Request("GET", f"/apis/group{index}.example.com/v1/things"))
+            await api.ask(Request("GET", f"/path{index}"))
+            await api.server.handle(Request("GET", f"/api/v1/secrets/none{index}", (), {}, b""))
+        text = (await api.ask(Request("GET", "/metrics"))).body.decode()
+        lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total")]
+        assert len(lines) < 12
+
+    play(scene)
+
+
 def test_health_by_check() -> None:
     async def scene(api: Api) -> None:
         async def ask(path: str, *query: tuple[str, str]) -> tuple[int, str]:
