@@ -26,8 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import allocator_cases as cases
 import allocator_bestfit
+import allocator_cases as cases
 import allocator_irregular
 
 ROOT = Path(__file__).resolve().parents[1]
