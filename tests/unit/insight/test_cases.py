@@ -65,7 +65,7 @@ def test_real_world(name: str, seed: int | None):
 OWN = sorted((Path(__file__).parents[2] / "cases").glob("*/expect.yaml"))
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [None, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder", [path.parent for path in OWN], ids=lambda folder: folder.name)
 def test_cases_of_our_own(folder: Path, seed: int | None):
     assert asyncio.run(run_case(folder, shuffle_seed=seed, plane_factory=case_plane)).misses == []
