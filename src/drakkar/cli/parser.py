@@ -57,7 +57,9 @@ def _command(parent: _Sub, name: str, run: str, help: str, epilog: str = "") -> 
 def _target(command: argparse.ArgumentParser) -> None:
     """Which cluster a command addresses (see `drakkar.cli.target`)."""
     command.add_argument(
-        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`, ~/.kube/config"
+        "--kubeconfig",
+        metavar="FILE",
+        help="default: $KUBECONFIG, the pod's service account, your running `drakkar up`, ~/.kube/config",
     )
     command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 

@@ -1,7 +1,7 @@
 """Which cluster a command addresses, and a client for it.
 
-Order: ``--kubeconfig``/``--context``, ``$KUBECONFIG``, this user's running ``drakkar up``,
-``~/.kube/config``.
+Order: ``--kubeconfig``/``--context``, ``$KUBECONFIG``, the service account of the pod that this is, this user's running
+``drakkar up``, ``~/.kube/config``.
 """
 
 from __future__ import annotations
@@ -42,15 +42,25 @@ def kubeconfig_of(args: argparse.Namespace) -> Path:
 @asynccontextmanager
 async def connect(path: Path, context: str | None = None) -> AsyncIterator[Client]:
     """A client for the cluster of a kubeconfig; closed at the end of the block."""
-    client = Client(kubeconfig.load(path, context).transport())
-    try:
+    async with _open(kubeconfig.load(path, context)) as client:
         yield client
-    finally:
-        await client.close()
 
 
 @asynccontextmanager
 async def targeted(args: argparse.Namespace) -> AsyncIterator[Client]:
-    """A client for the cluster that the command line addresses."""
-    async with connect(kubeconfig_of(args), args.context) as client:
+    """A client for the cluster that the command line addresses; within a pod, and unless told otherwise, for its own."""
+    if not args.kubeconfig and not os.environ.get("KUBECONFIG") and kubeconfig.runs_in_pod():
+        config = kubeconfig.in_cluster()
+    else:
+        config = kubeconfig.load(kubeconfig_of(args), args.context)
+    async with _open(config) as client:
         yield client
+
+
+@asynccontextmanager
+async def _open(config: kubeconfig.Config) -> AsyncIterator[Client]:
+    client = Client(config.transport())
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from drakkar.api.errors import UsageError
 from drakkar.cli.running import announced, newest_kubeconfig, state_folder
-from drakkar.cli.target import kubeconfig_of
+from drakkar.cli.target import kubeconfig_of, targeted
+from drakkar.client import Unreachable, kubeconfig
 
 NOTHING = argparse.Namespace(kubeconfig=None, context=None)
 
@@ -65,3 +67,23 @@ def test_dead_planes_are_swept(tmp_path: Path) -> None:
     assert newest_kubeconfig() is None
     assert not dead.exists()
     assert not broken.exists()
+
+
+def test_a_pod_addresses_its_own_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> str:
+        async with targeted(NOTHING) as client:
+            with pytest.raises(Unreachable) as raised:
+                await client.get_info()
+        return str(raised.value)
+
+    _file(tmp_path / ".kube" / "config")
+    (tmp_path / "token").write_text("secret")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    for name in ("runs_in_pod", "in_cluster"):
+        monkeypatch.setattr(getattr(kubeconfig, name), "__defaults__", (tmp_path,))
+    assert "127.0.0.1:1" in asyncio.run(ask())
+    # What somebody names goes first.
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "mine"))
+    with pytest.raises(UsageError, match="names no existing file"):
+        asyncio.run(ask())
