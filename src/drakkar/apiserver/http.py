@@ -63,10 +63,20 @@ async def _gzipped(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The stream compressed, in a thread."""
     loop = asyncio.get_running_loop()
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    async for piece in stream:
-        if packed := await loop.run_in_executor(None, packer.compress, piece):
-            yield packed
+    try:
+        async for piece in stream:
+            if packed := await loop.run_in_executor(None, packer.compress, piece):
+                yield packed
+    finally:
+        await _close(stream)
     yield packer.flush()
+
+
+async def _close(stream: AsyncIterator[bytes]) -> None:
+    """Ends a stream that may not have been read to its end."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class Application:
@@ -103,8 +113,8 @@ class Application:
         self, scope: MutableMapping[str, Any], headers: dict[str, str], body: bytes, receive: Receive, send: Send
     ) -> None:
         response = await self._handler(_request(scope, scope["method"], headers, body))
-        stream = response.stream
-        if stream is not None and response.whole:
+        stream = made = response.stream
+        if stream is not None and made is not None and response.whole:
             if "gzip" in headers.get("accept-encoding", ""):
                 response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
                 stream = _gzipped(stream)
@@ -115,6 +125,9 @@ class Application:
                 # Only a cut connection tells a client that the list is not whole.
                 scope["state"]["cut"]()
                 await asyncio.sleep(0)  # uvicorn takes notice
+            finally:
+                # Even if it was never begun.
+                await _close(made)
         elif stream is not None:
             await _stream(send, receive, response, stream)
         elif response.upgrade is not None:
@@ -330,9 +343,7 @@ async def _stream(send: Send, receive: Receive, response: Response, stream: Asyn
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
+        await _close(stream)
     for result in results:
         if isinstance(result, Exception):
             raise result

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from drakkar.api.wire import Request
 from drakkar.apiserver import ApiServer, Serving, http, open_pki, serve
-from drakkar.apiserver.limits import Intake, Limits
+from drakkar.apiserver.limits import Intake, Limits, Releasing
 from drakkar.client.clock import SystemClock
 from drakkar.store import MemoryBackend
 from tests.unit.apiserver.core.test_http import Plain
@@ -158,6 +159,29 @@ def test_a_list_counts_until_its_end() -> None:
     play(scene, Limits(reading=1))
 
 
+def test_a_compressed_list_ends_with_its_reader() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield os.urandom(100_000)
+
+    async def scene(server: ApiServer, serving: Serving, client: Plain) -> None:
+        ended: list[bool] = []
+        packed = http._gzipped(Releasing(pieces(), lambda: ended.append(True)))
+        assert await anext(aiter(packed))
+        await packed.aclose()  # type: ignore[attr-defined]
+        assert ended == [True]
+        await fill(server)
+        for accept in ("gzip", "identity"):
+            _, writer = await client.open()
+            writer.write(client.head("GET", CONFIGMAPS, b"", {"accept-encoding": accept}))
+            await until(lambda: bool(serving._server.server_state.tasks))
+            writer.transport.abort()
+            await until(lambda: not serving._server.server_state.tasks)
+            assert server.in_flight == (0, 0)
+
+    play(scene)
+
+
 @pytest.mark.parametrize("path", [CONFIGMAPS, f"{CONFIGMAPS}?watch=1"])
 def test_who_does_not_listen_is_cut(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(http, "STALL_SECONDS", SOON)
@@ -170,6 +194,7 @@ def test_who_does_not_listen_is_cut(monkeypatch: pytest.MonkeyPatch, path: str) 
         await until(lambda: not connections)
         await until(lambda: not serving._server.server_state.tasks)
         assert len(server.ticker) == 0
+        assert server.in_flight == (0, 0)
         for _, writer in opened:
             writer.close()
 
