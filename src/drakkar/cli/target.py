@@ -48,7 +48,7 @@ async def connect(path: Path, context: str | None = None) -> AsyncIterator[Clien
 
 @asynccontextmanager
 async def targeted(args: argparse.Namespace) -> AsyncIterator[Client]:
-    """A client for the cluster that the command line addresses; within a pod, and unless told otherwise, for its own."""
+    """A client for the cluster that the command line addresses: within a pod for its own, unless told otherwise."""
     if not args.kubeconfig and not os.environ.get("KUBECONFIG") and kubeconfig.runs_in_pod():
         config = kubeconfig.in_cluster()
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drakkar.api.errors import UsageError
+from drakkar.api.kinds import NODE
 from drakkar.cli.running import announced, newest_kubeconfig, state_folder
 from drakkar.cli.target import kubeconfig_of, targeted
 from drakkar.client import Unreachable, kubeconfig
@@ -73,7 +74,7 @@ def test_a_pod_addresses_its_own_cluster(tmp_path: Path, monkeypatch: pytest.Mon
     async def ask() -> str:
         async with targeted(NOTHING) as client:
             with pytest.raises(Unreachable) as raised:
-                await client.get_info()
+                await client.get(NODE, "any")
         return str(raised.value)
 
     _file(tmp_path / ".kube" / "config")
