@@ -25,6 +25,7 @@ from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.status import StatusError
 
 RBAC = "rbac.authorization.k8s.io"
+CERTIFICATES = "certificates.k8s.io"
 _TABLES = tuple(f"/{RBAC}/{plural}/" for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"))
 
 READ = ("get", "list", "watch")
@@ -95,7 +96,10 @@ _SCHEDULER = (
 
 _DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associated") for verb in CHANGE)
 #: Everything but handing out rights.
-_CONTROLLERS = (_rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),)
+_CONTROLLERS = (
+    _rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),
+    _rule(CERTIFICATES, "signers", ("approve", "sign")),
+)
 
 _NODE_READS = (
     _rule("", "nodes pods services endpoints namespaces configmaps persistentvolumes", READ),
@@ -334,6 +338,24 @@ class Authorizer:
             why = "node requested token for a service account that is not the pod's"
         if why:
             raise StatusError(status.forbidden("", "serviceaccounts", account, why))
+
+    def check_signer(self, user: User, subresource: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """StatusError 403 when the user may not approve or sign for the signer of a request for a certificate."""
+        if MASTERS in user.groups:
+            return
+        signer = child(new, "spec").get("signerName") or ""
+        if subresource == "approval":
+            verb, said = "approve", "approve requests"
+        elif child(old, "status").get("certificate") != child(new, "status").get("certificate"):
+            verb, said = "sign", "sign requests"
+        else:
+            return
+        names = (signer, f"{signer.partition('/')[0]}/*")
+        if any(self.allows(user, verb, CERTIFICATES, "signers", "", "", name) for name in names):
+            return
+        text = f'user not permitted to {said} with signerName "{signer}"'
+        name = child(new, "metadata").get("name") or ""
+        raise StatusError(status.forbidden(CERTIFICATES, "certificatesigningrequests", name, text))
 
     def check_labels(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """StatusError 403 when a node changes labels of its Node that are not for nodes to change, or its taints."""

@@ -58,6 +58,8 @@ _GENERATE_BASE = 58
 #: Metadata that only the server writes; taken from the stored object on every update.
 _SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
+_SIGNING_REQUESTS = "/certificates.k8s.io/certificatesigningrequests/"
+
 #: Status subresources through which labels and annotations may be written as well.
 _STATUS_WRITES_METADATA = {"pods", "nodes"}
 
@@ -451,6 +453,8 @@ class Registry:
             self.authorizer.check_grant(attributes.user, stored.plural, new, old)
         if attributes is not None and stored.prefix == "/core/nodes/":
             self.authorizer.check_labels(attributes.user, old, new)
+        if attributes is not None and subresource and stored.prefix == _SIGNING_REQUESTS:
+            self.authorizer.check_signer(attributes.user, subresource, old, new)
         if judged and attributes is not None:
             await self.admission.validate(attributes, new, old)
             if moved():

@@ -282,6 +282,36 @@ def test_priorities_of_groups_and_one_default() -> None:
     play(scene)
 
 
+def test_certificates_are_approved_and_signed_by_those_who_may_for_their_signer() -> None:
+    async def scene(api: Api) -> None:
+        requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+        for name, signer in (("a", "example.com/serving"), ("b", "other.com/x")):
+            spec = {"request": "YQ==", "signerName": signer, "usages": ["client auth"]}
+            await api.post(requests, {"metadata": {"name": name}, "spec": spec})
+        group = "certificates.k8s.io"
+        writes = ["certificatesigningrequests/approval", "certificatesigningrequests/status"]
+        rules = [
+            {"apiGroups": [group], "resources": writes, "verbs": ["update", "patch"]},
+            {"apiGroups": [group], "resources": ["signers"], "resourceNames": ["example.com/*"], "verbs": ["approve"]},
+        ]
+        await api.post(f"{RBAC}/clusterroles", {"metadata": {"name": "r"}, "rules": rules})
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}
+        subjects = [{"kind": "User", "name": "ann"}]
+        await api.post(f"{RBAC}/clusterrolebindings", {"metadata": {"name": "b"}, "roleRef": ref, "subjects": subjects})
+        ann = api.as_user("ann")
+        condition = {"type": "Approved", "status": "True", "reason": "R", "message": ""}
+        approval = {"status": {"conditions": [condition]}}
+        await ann.patch(f"{requests}/a/approval", approval)
+        error = await refused(ann.patch(f"{requests}/b/approval", approval))
+        assert 'not permitted to approve requests with signerName "other.com/x"' in str(error)
+        error = await refused(ann.patch(f"{requests}/a/status", {"status": {"certificate": "YQ=="}}))
+        assert "not permitted to sign" in str(error)
+        parts = api.as_user("system:kube-controller-manager")
+        await parts.patch(f"{requests}/a/status", {"status": {"certificate": "YQ=="}})
+
+    play(scene)
+
+
 def test_acting_as_another_one() -> None:
     async def scene(api: Api) -> None:
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
