@@ -46,11 +46,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_etcd(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_etcd(binary: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A member and the address for ``--store``."""
-    binary = os.environ.get("DRAKKAR_ETCD") or shutil.which("etcd")
-    if binary is None:
-        raise SystemExit("etcd not found; install it (Debian: etcd-server) or name it in DRAKKAR_ETCD")
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     command = [binary, "--data-dir", str(folder), "--log-level", "error", "--name", "one"]
     command += ["--listen-client-urls", client, "--advertise-client-urls", client]
@@ -161,9 +158,13 @@ def main() -> None:
     parser.add_argument("--writes", type=int, default=6000)
     parser.add_argument("--plain", action="store_true", help="without TLS")
     args = parser.parse_args()
+    binary = os.environ.get("DRAKKAR_ETCD") or shutil.which("etcd")
+    if binary is None:
+        print("nothing measured: etcd not found; install it (Debian: etcd-server) or name it in DRAKKAR_ETCD")
+        return
     print(f"machine: {machine():.1f} ns per step; {args.servers} server(s), {args.connections} connections")
     with tempfile.TemporaryDirectory(prefix="drakkar-bench-") as folder:
-        etcd, url = start_etcd(Path(folder) / "etcd")
+        etcd, url = start_etcd(binary, Path(folder) / "etcd")
         spawn = multiprocessing.get_context("spawn")
         processes: list[BaseProcess] = []
         servers: list[Server] = []
