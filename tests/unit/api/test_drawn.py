@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -106,3 +108,10 @@ def test_administrators_use_nothing_and_definitions_are_needed() -> None:
     assert uses_of(results) == [Use("p0-vf1", {"bandwidth": "2G"})]
     with pytest.raises(UsageError, match="device gone is in use and its definition was not given"):
         check([use("gone", "1G")], use("p0-vf0", "1G"))
+
+
+def test_the_example_of_the_reference_runs() -> None:
+    page = Path(__file__).parents[3] / "docs/reference/shares.md"
+    found = re.search(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert found is not None
+    exec(found[1], {})
