@@ -6,16 +6,19 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("grpc", reason="needs the extra node")
 
-from drakkar.api.kinds import DEVICECLASS, POD, RESOURCECLAIMTEMPLATE, RESOURCESLICE
+from drakkar.api.kinds import DAEMONSET, DEVICECLASS, POD, RESOURCECLAIMTEMPLATE, RESOURCESLICE, SERVICEACCOUNT, Kind
 from drakkar.node.agent import mounts
+from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.oci_runtime import OciRuntime
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
@@ -27,6 +30,7 @@ from tests.unit.node.agent.test_thin_path import gone, log, pod
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 DRIVER = "test-driver.cdi.k8s.io"
+_RBAC, _ROLES = "rbac.authorization.k8s.io", ("ClusterRole", "ClusterRoleBinding")
 
 
 @pytest.fixture
@@ -68,6 +72,98 @@ async def _prepare(site: Cluster) -> None:
         RESOURCECLAIMTEMPLATE,
         {**template, "metadata": metadata, "spec": {"spec": {"devices": {"requests": [request]}}}},
     )
+
+
+MANIFEST = """
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: driver, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: driver}
+rules:
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+- {apiGroups: [""], resources: [nodes], verbs: [get]}
+- {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [get, list, watch, create, update, patch, delete]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: driver}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: driver}
+subjects: [{kind: ServiceAccount, name: driver, namespace: kube-system}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: driver, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: driver}}
+  template:
+    metadata: {labels: {app: driver}}
+    spec:
+      serviceAccountName: driver
+      terminationGracePeriodSeconds: 2
+      containers:
+      - name: driver
+        image: host
+        command: [/driver]
+        args: [-v=5, kubelet-plugin, --node-name=$(NODE_NAME), --datadir=ROOT/plugins, --num-devices=2,
+               --plugin-registration-path=ROOT/plugins_registry, --cdi-dir=ROOT/cdi]
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        volumeMounts:
+        - {name: binary, mountPath: /driver, readOnly: true}
+        - {name: registry, mountPath: ROOT/plugins_registry}
+        - {name: plugins, mountPath: ROOT/plugins}
+        - {name: cdi, mountPath: ROOT/cdi}
+      volumes:
+      - {name: binary, hostPath: {path: BINARY, type: File}}
+      - {name: registry, hostPath: {path: ROOT/plugins_registry}}
+      - {name: plugins, hostPath: {path: ROOT/plugins}}
+      - {name: cdi, hostPath: {path: ROOT/cdi, type: DirectoryOrCreate}}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs root and runc")
+def test_upstreams_driver_runs_as_a_daemonset_of_the_node_it_serves(tmp_path: Path, root: Path) -> None:
+    text = MANIFEST.replace("ROOT", str(root)).replace("BINARY", str(driver_binary()))
+    bridge = BridgeNetwork(root / "network", "", ("", 0)).bridge
+
+    async def run() -> None:
+        async with cluster(tmp_path, root, lambda: OciRuntime.open(root, None)) as site:
+            site.bridge = True
+            (root / "plugins" / DRIVER).mkdir(parents=True)
+            await _prepare(site)
+            agent = await site.start_agent()
+            for item in yaml.safe_load_all(text):
+                rbac = {name: Kind(_RBAC, "v1", name, f"{name.lower()}s", False) for name in _ROLES}
+                kind = (
+                    rbac.get(item["kind"]) or {"DaemonSet": DAEMONSET, "ServiceAccount": SERVICEACCOUNT}[item["kind"]]
+                )
+                await site.client.create(kind, item)
+
+            async def slices() -> int:
+                return len((await site.client.list(RESOURCESLICE)).items)
+
+            await eventually(slices, lambda count: count > 0, timeout=40)
+            assert agent.plugins.drivers() == [DRIVER]
+            body = pod("p", "env | grep '^claim_'; sleep 1000")
+            body["spec"]["containers"][0]["image"] = "host"
+            await site.client.create(POD, body)
+            assert "_r=true" in await eventually(lambda: log(site, "p"), bool, timeout=30)
+            # With an agent that starts anew, the driver's container is found again, and the pod can still be undone.
+            await site.stop("agent")
+            agent = await site.start_agent()
+            await site.client.delete(POD, "p", "default")
+            await eventually(lambda: gone(site, "p"), bool, timeout=30)
+            assert agent.claims is not None
+            assert agent.claims.records() == []
+            await site.client.delete(DAEMONSET, "driver", "kube-system")
+            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda left: not left, timeout=30)
+
+    try:
+        asyncio.run(run())
+    finally:
+        subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
 
 
 def test_upstreams_driver_registers_publishes_prepares_and_comes_back(tmp_path: Path, root: Path) -> None:

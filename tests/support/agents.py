@@ -117,7 +117,7 @@ async def cluster(folder: Path, root: Path, runtime: Callable[[], Runtime] = Pro
     client = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")))
     made = Cluster(server, serving, pki, client, root, kubeconfig, runtime)
     settings = ControllerSettings(root_ca=pki.ca_certificate.decode())
-    only = {"claims", "namespaces", "garbage", "serviceaccounts"}
+    only = {"claims", "namespaces", "garbage", "serviceaccounts", "daemonsets"}
     controllers = Controllers(made.as_user("system:kube-controller-manager"), clock, only=only, settings=settings)
     made.run("controllers", controllers.run())
     made.run("scheduler", Scheduler(made.as_user("system:kube-scheduler"), clock).run())
