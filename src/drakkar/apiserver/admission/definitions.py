@@ -15,7 +15,7 @@ from drakkar.api.errors import FieldError, ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.selectors import LabelSelector
 from drakkar.api.tree import at, child, children, text, texts
-from drakkar.apiserver.expressions import MAX_TEXT
+from drakkar.apiserver.expressions import MAX_TEXT, as_upstream
 
 Object = dict[str, Any]
 
@@ -185,7 +185,7 @@ def _expression(faults: Faults, path: str, source: str, declared: Any, **more: A
     try:
         return compile_expression(source, declared, **more)
     except CompileError as error:
-        faults.invalid(path, source, f"compilation failed: {error}")
+        faults.invalid(path, source, f"compilation failed: {as_upstream(error)}")
         return None
 
 

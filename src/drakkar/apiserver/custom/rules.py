@@ -18,6 +18,7 @@ from drakkar.api.errors import FieldError
 from drakkar.api.faults import DUPLICATE, FORBIDDEN, INVALID, REQUIRED, Faults
 from drakkar.api.tree import children, text
 from drakkar.apiserver.custom.values import NOTHING, by_key, key_of, map_keys
+from drakkar.apiserver.expressions import as_upstream
 
 if TYPE_CHECKING:
     from drakkar.cel.expressions import Budget, Expression
@@ -190,7 +191,7 @@ def _rule(
         program = compile_expression(source, declared, environment=environment, limits=limits)
     except CompileError as error:
         if faults is not None:
-            faults.invalid(f"{path}.rule", source, f"compilation failed: {error}")
+            faults.invalid(f"{path}.rule", source, f"compilation failed: {as_upstream(error)}")
         return None
     message_program: Expression | None = None
     said = text(rule, "messageExpression")
@@ -201,7 +202,8 @@ def _rule(
             )
         except CompileError as error:
             if faults is not None:
-                faults.invalid(f"{path}.messageExpression", said, f"messageExpression compilation failed: {error}")
+                detail = f"messageExpression compilation failed: {as_upstream(error)}"
+                faults.invalid(f"{path}.messageExpression", said, detail)
             return None
     transition = "oldSelf" in program.names
     if faults is not None:
