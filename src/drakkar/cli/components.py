@@ -105,7 +105,7 @@ def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Cl
     configure("INFO")
     address = address_of(args.metrics_bind_address)
 
-    async def session() -> None:
+    async def at_work() -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -126,7 +126,7 @@ def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Cl
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
 
-    asyncio.run(session())
+    asyncio.run(at_work())
     return 0
 
 
