@@ -159,6 +159,7 @@ def test_upstreams_driver_runs_as_a_daemonset_of_the_node_it_serves(tmp_path: Pa
             assert agent.claims.records() == []
             await site.client.delete(DAEMONSET, "driver", "kube-system")
             await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda left: not left, timeout=30)
+            await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left, timeout=30)
 
     try:
         asyncio.run(run())
