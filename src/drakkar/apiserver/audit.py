@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from drakkar.api.wire import Request, Response
 from drakkar.apiserver.admission.webhooks import user_info
 from drakkar.apiserver.auth import User
 from drakkar.apiserver.exchange import Exchange
+from drakkar.apiserver.limits import Releasing
 from drakkar.apiserver.routes import RequestInfo
 
 _log = logging.getLogger(__name__)
@@ -218,20 +219,14 @@ class AuditLog:
         if STARTED not in omitted:
             self._write(self._event(exchange, level, STARTED, response))
         if COMPLETE not in omitted:
-            response.stream = self._until_its_end(response.stream, exchange, level, response)
-        return response
+            # What there is to say is said now; only the time of the end is not known yet.
+            event = self._event(exchange, level, COMPLETE, response)
 
-    async def _until_its_end(
-        self, stream: AsyncIterator[bytes], exchange: Exchange, level: str, response: Response
-    ) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in stream:
-                yield chunk
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-            self._write(self._event(exchange, level, COMPLETE, response))
+            def ended() -> None:
+                self._write({**event, "stageTimestamp": timestamp(self._now(), micro=True)})
+
+            response.stream = Releasing(response.stream, ended)
+        return response
 
     def _level(self, exchange: Exchange) -> tuple[str, frozenset[str]]:
         if exchange.info is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from drakkar.api.features import GATES, stage
 from drakkar.apiserver.exchange import Exchange
+from drakkar.apiserver.limits import Releasing
 
 if TYPE_CHECKING:
     from drakkar.apiserver.server import ApiServer
@@ -61,20 +62,17 @@ class Metrics:
         found[bisect_left(BUCKETS, seconds)] += 1
         found[-1] += seconds
 
-    async def counted(self, exchange: Exchange, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def counted(self, exchange: Exchange, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A stream that counts as in progress until it ends."""
         info = exchange.info
         assert info is not None
         key = (info.verb.upper(), info.group, info.version, info.resource)
         self.streams[key] = self.streams.get(key, 0) + 1
-        try:
-            async for chunk in stream:
-                yield chunk
-        finally:
+
+        def ended() -> None:
             self.streams[key] -= 1
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+
+        return Releasing(stream, ended)
 
     def text(self, server: ApiServer) -> bytes:
         """Everything."""

@@ -107,6 +107,10 @@ def test_levels_stages_and_the_first_rule_that_fits(tmp_path: Path) -> None:
         watch = await api.watch("/api/v1/namespaces")
         await watch.next()
         assert [event["stage"] for event in events(path)] == ["RequestReceived", "ResponseStarted"]
+        api.server.end_watches()
+        while await watch.next() is not None:
+            pass
+        assert events(path)[-1]["stage"] == "ResponseComplete"
 
     play(scene)
 
