@@ -174,6 +174,42 @@ def exact_everywhere(scenario: Scenario) -> float:
     return 1e6 * min(times) / len(scenario["nodes"])
 
 
+def fabric(make: ModuleType, nodes: int) -> Scenario:
+    """Four slices of 100 devices that every node can have."""
+    slices = [
+        make.slice_(
+            f"fabric-{number}",
+            make.GPU,
+            "fabric",
+            4,
+            allNodes=True,
+            devices=[
+                {"name": f"gpu-{number}-{place}", "attributes": {"model": {"string": "H100"}}} for place in range(100)
+            ],
+        )
+        for number in range(4)
+    ]
+    select = f'device.attributes["{make.GPU}"].model == "H100"'
+    claims = [make.claim(f"c-{number}", [make.request("g", "gpu", 1, select)]) for number in range(60)]
+    hosts = [make.node(f"node-{number:05d}") for number in range(nodes)]
+    return make.scenario("fabric", [make.klass("gpu", make.GPU)], slices, hosts, claims)
+
+
+def what_if(scenario: Scenario) -> float:
+    """Microseconds per claim, each decided beside the one before (:meth:`Snapshot.assume`), nothing booked; median."""
+    snapshot = batch.load(scenario).snapshot()
+    times: list[float] = []
+    for claim in batch.claims_of(scenario):
+        started = time.process_time()
+        problem = prepare(snapshot, [claim])
+        outcome = problem.solve(next(iter(problem.feasible().nodes)))
+        if not isinstance(outcome, Fits):
+            raise SystemExit("the claims of the what-if measurement do not fit")
+        snapshot = snapshot.assume(outcome.allocations[0])
+        times.append(time.process_time() - started)
+    return 1e6 * statistics.median(times[1:])
+
+
 def impossible(scenario: Scenario) -> tuple[float, bool]:
     """Milliseconds for the answer to a scenario of one node that fits nothing, best of three fresh inventories."""
     best = float("inf")
