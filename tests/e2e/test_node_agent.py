@@ -20,6 +20,7 @@ pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.node.agent import mounts
 from drakkar.node.agent.network import BridgeNetwork
+from tests.support.agents import end_containers
 from tests.support.kubectl import Kubectl
 from tests.support.plane import Up
 
@@ -72,7 +73,7 @@ def root() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        mounts.unmount_below(folder)
+        end_containers(folder)
         bridge = BridgeNetwork(folder / "network", "", ("", 0)).bridge
         subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +22,7 @@ from drakkar.client.clock import SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
 from drakkar.driver.driver import Driver
 from drakkar.driver.service import DriverService, NodeSettings
+from drakkar.node.agent import mounts, shims
 from drakkar.node.agent.agent import Agent, Settings
 from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.process_runtime import ProcessRuntime
@@ -96,6 +101,26 @@ class Cluster:
         return (await self.client.list(RESOURCECLAIM)).items
 
 
+def end_containers(root: Path) -> None:
+    """Kill all containers and monitors of the agent on this root, and undo mounts and networks."""
+    for path in root.glob("pods/*/containers/*/*/state.json"):
+        state = json.loads(path.read_bytes())
+        for pid, begun in ((state["pid"], state["pidStart"]), (state["shim"], state["shimStart"])):
+            if shims.start_time(pid) == begun:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    # Both lead process groups of their own.
+                    os.killpg(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    if (root / "runc").is_dir():
+        for identity in os.listdir(root / "runc"):
+            command = ["runc", "--root", str(root / "runc"), "delete", "--force", identity]
+            subprocess.run(command, check=False, capture_output=True)
+    for path in (root / "network").glob("*.*.*.*"):
+        subprocess.run(["ip", "netns", "delete", f"drakkar-{path.read_text()}"], check=False, capture_output=True)
+    mounts.unmount_below(root)
+
+
 async def _either(wanted: Coroutine[Any, Any, Any], running: asyncio.Task[Any]) -> None:
     waiting = asyncio.ensure_future(wanted)
     await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
@@ -128,3 +153,5 @@ async def cluster(folder: Path, root: Path, runtime: Callable[[], Runtime] = Pro
             await made.stop(name)
         await serving.close()
         await server.close()
+        # Containers go on without their agent; that of a test does not come back.
+        await asyncio.to_thread(end_containers, root)
