@@ -167,6 +167,7 @@ class OciRuntime:
             if attempt == _DELETES - 1:
                 logger.warning("container %s: runc delete: %s", identity, done.stderr.strip())
             await asyncio.sleep(_PAUSE)
+        await asyncio.to_thread(_remove_groups, identity)
         await asyncio.to_thread(mounts.unmount_below, folder)
 
     async def leftovers(self) -> list[str]:
@@ -181,6 +182,20 @@ class OciRuntime:
 
 
 _PAUSE_PLACE = "/pause"
+_CONTROL = Path("/sys/fs/cgroup")
+#: Length of a pod's UID, with which the names of its containers begin.
+_UID = 36
+
+
+def _remove_groups(identity: str) -> None:
+    """The container's control groups, and the pod's when they were the last: runc leaves the latter."""
+    tops = [_CONTROL, *(path for path in _CONTROL.iterdir() if path.is_dir())] if _CONTROL.is_dir() else []
+    for top in tops:
+        pod = top / "drakkar" / identity[:_UID]
+        for group in (pod / identity, pod):
+            # One that is not empty belongs to another container of the pod.
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def _overlay(lower: Path, folder: Path, name: str) -> None:

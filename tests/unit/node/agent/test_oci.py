@@ -56,6 +56,12 @@ def pod(name: str, script: str, *, claim: bool = False, container: Object | None
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec | more}
 
 
+def _groups(uid: str) -> list[Path]:
+    """Control groups of a pod, under either version."""
+    top = Path("/sys/fs/cgroup")
+    return [*top.glob(f"drakkar/{uid}"), *top.glob(f"*/drakkar/{uid}")]
+
+
 def ended(phase: str) -> Any:
     return lambda pod: pod["status"].get("phase") == phase
 
@@ -75,10 +81,13 @@ def test_a_container_with_its_device(tmp_path: Path, root: Path) -> None:
             )
             await eventually(lambda: site.pod("without"), ended("Succeeded"))
             assert (await log(site, "without")).endswith("1\n")
+            uid = (await site.pod("with"))["metadata"]["uid"]
+            assert await asyncio.to_thread(_groups, uid)
             await site.client.delete(POD, "with", "default")
             await eventually(lambda: gone(site, "with"), bool)
             assert driver.unprepared == driver.prepared
             await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: len(left) == 1)
+            assert await asyncio.to_thread(_groups, uid) == []
 
     asyncio.run(run())
     assert not Path("/usr/here").exists()
