@@ -68,6 +68,10 @@ class State:
         match rnd.randint(0, 6):
             case 0 | 1:
                 made = a_slice(rnd, rnd.randint(0, 5))
+                before = self.slices.get(made.metadata.name)
+                if before is not None and before.spec.pool.name != made.spec.pool.name:
+                    # It comes last in its new pool. Where slices of a pool contradict each other, the first counts.
+                    del self.slices[made.metadata.name]
                 self.slices[made.metadata.name] = made
                 self.books.set_slice(made)
             case 2 if self.slices:
