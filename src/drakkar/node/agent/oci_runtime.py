@@ -159,6 +159,15 @@ class OciRuntime:
         terminal = ["--tty"] if wanted.tty else []
         return await LocalProcess.start([*self._runc, "exec", *terminal, identity, *command], wanted)
 
+    def out_of_memory(self, identity: str) -> bool:
+        inner = Path("drakkar", identity[:_UID], identity)
+        # Version 1 of control groups, then version 2.
+        for file in (_CONTROL / "memory" / inner / "memory.oom_control", _CONTROL / inner / "memory.events"):
+            with contextlib.suppress(OSError, ValueError):
+                entries = dict(line.split() for line in file.read_text().splitlines())
+                return int(entries.get("oom_kill", 0)) > 0
+        return False
+
     async def remove(self, identity: str, folder: Path) -> None:
         for attempt in range(_DELETES):
             done = await self._run("delete", "--force", identity)

@@ -192,6 +192,8 @@ def _waits(slot: Slot) -> bool:
 
 def _terminated(ended: Exit, identity: str, message: str = "") -> Object:
     reason = "Completed" if ended.exitCode == 0 else "Error"
+    if ended.outOfMemory:
+        reason = "OOMKilled"
     if ended.error:
         reason = "StartError" if ended.exitCode == 128 else "ContainerStatusUnknown"
     entry: Object = {

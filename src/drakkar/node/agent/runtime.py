@@ -109,6 +109,10 @@ class Runtime(Protocol):
 
     async def exec(self, identity: str, folder: Path, command: Sequence[str], wanted: Wanted) -> Session: ...
 
+    def out_of_memory(self, identity: str) -> bool:
+        """Whether the kernel has ended a process of the container for want of memory; known until it is removed."""
+        ...
+
     async def remove(self, identity: str, folder: Path) -> None:
         """Nothing of it is left; may be called again."""
         ...

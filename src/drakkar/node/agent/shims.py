@@ -74,6 +74,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     finishedAt: float
     signal: int = 0
     error: str = ""
+    #: The kernel ended it because it wanted more memory than its limit.
+    outOfMemory: bool = False
 
 
 class Attempt:

@@ -439,6 +439,8 @@ class Worker:
         if task is not None:
             task.cancel()
         slot.exit, slot.ready, slot.started = attempt.ended.result(), False, False
+        if slot.exit.exitCode != 0 and self._context.runtime.out_of_memory(attempt.state.identity):
+            slot.exit = msgspec.structs.replace(slot.exit, outOfMemory=True)
         slot.message = _last_words(attempt.folder)
         if slot.exit.finishedAt - slot.exit.startedAt >= _GOOD_RUN:
             self._pauses.pop(slot.name, None)

@@ -186,6 +186,20 @@ def test_volumes_users_and_limits(tmp_path: Path, root: Path) -> None:
     asyncio.run(run())
 
 
+def test_who_wants_too_much_memory_is_ended(tmp_path: Path, root: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, root, lambda: OciRuntime.open(root, None)) as site:
+            await site.start_agent()
+            limits = {"resources": {"limits": {"memory": "32Mi"}}}
+            script = "python3 -c 'x = bytearray(200 << 20)'; exit $?"
+            await site.client.create(POD, pod("p", script, container=limits))
+            done = await eventually(lambda: site.pod("p"), ended("Failed"))
+            terminated = done["status"]["containerStatuses"][0]["state"]["terminated"]
+            assert (terminated["reason"], terminated["exitCode"]) == ("OOMKilled", 137)
+
+    asyncio.run(run())
+
+
 def test_an_unknown_image_names_the_cure(tmp_path: Path, root: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path, root, lambda: OciRuntime.open(root, None)) as site:
