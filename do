@@ -74,8 +74,12 @@ lock)
     .venv/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml \
         --group dev --no-header -o requirements.lock
     ;;
+manifests)
+    setup
+    .venv/bin/python -m tests.support.chart
+    ;;
 help)
-    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|lock
+    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|manifests|lock
   demo   set up and run the 64-chip story on this machine
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
@@ -83,6 +87,7 @@ help)
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
+  manifests  renew deploy/ from charts/drakkar
   lock   renew requirements.lock from pyproject.toml"
     ;;
 *)
