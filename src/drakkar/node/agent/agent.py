@@ -117,6 +117,9 @@ class Agent:
             try:
                 self.paths.make()
                 stack.enter_context(_alone(self.settings.root))
+                for unfinished in self.paths.claims.glob(".*.new"):
+                    # Written when an agent was killed; what counts is the file under its right name.
+                    unfinished.unlink()
                 self.claims = Claims(self._client, self.plugins, Checkpoints(self.paths.claims, boot=boot_id()))
                 self.claims.released = self._wake_waiting
                 self.claims.load()
