@@ -299,6 +299,8 @@ class State:
         #: UID of an owner → (table, key) of what names it in ownerReferences.
         self.owned: dict[str, set[tuple[str, str]]] = {}
         self._touched: set[Table] = set()
+        #: Those who wait for what they have not seen yet.
+        self._waiting: set[asyncio.Future[None]] = set()
         #: Store key → revision and value of what other servers wrote and no table is for (yet).
         self._homeless: dict[str, tuple[int, bytes]] = {}
 
@@ -388,6 +390,21 @@ class State:
         touched, self._touched = self._touched, set()
         for table in touched:
             table.wake()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, set()
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def reached(self, revision: int) -> None:
+        """Ends when readers may see this revision, which may be never."""
+        while self.revision < revision:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(future)
+            try:
+                await future
+            finally:
+                self._waiting.discard(future)
 
     def _own(self, table: Table, entry: Entry) -> None:
         for uid in entry.owners:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 from drakkar.api.errors import EnvironmentProblem
 from drakkar.api.wire import Handler, Request, Response
 from drakkar.apiserver import status
+from drakkar.apiserver.deadlines import allotted
 from drakkar.apiserver.limits import BODY_LIMIT, HEAD_LIMIT, HEAD_SECONDS, STALL_SECONDS, WRITE_BUFFER, Intake, Limits
 from drakkar.apiserver.server import ApiServer, failure
 from drakkar.apiserver.status import StatusError
@@ -101,13 +102,23 @@ class Application:
             return
         body = _Body(self._intake)
         try:
-            refused = await body.read(headers, receive, self._seconds)
+            refused = await body.read(headers, receive, self._allotted(scope))
             if refused is not None:
                 await _send(send, failure(refused), headers, close=True)
             else:
                 await self._answer(scope, headers, body.content, receive, send)
         finally:
             body.forget()
+
+    def _allotted(self, scope: MutableMapping[str, Any]) -> float:
+        """Seconds that the client gives the request; a text that says nothing is for the handler to refuse."""
+        if b"timeout=" not in scope["query_string"]:
+            return self._seconds
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        try:
+            return allotted(query.get("timeout", ""), self._seconds)
+        except StatusError:
+            return self._seconds
 
     async def _answer(
         self, scope: MutableMapping[str, Any], headers: dict[str, str], body: bytes, receive: Receive, send: Send
@@ -119,7 +130,7 @@ class Application:
                 response.headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
                 stream = _gzipped(stream)
             try:
-                async with asyncio.timeout(self._seconds):
+                async with asyncio.timeout(self._allotted(scope)):
                     await _stream(send, receive, response, stream)
             except TimeoutError:
                 # Only a cut connection tells a client that the list is not whole.

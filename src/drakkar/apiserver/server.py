@@ -19,7 +19,7 @@ import msgspec
 from drakkar.api.clock import Clock
 from drakkar.api.features import Features
 from drakkar.api.wire import Request, Response
-from drakkar.apiserver import bootstrap, paths, pods, reviews, scale, status
+from drakkar.apiserver import bootstrap, deadlines, paths, pods, reviews, scale, status
 from drakkar.apiserver.admission import Attributes, BodyForms
 from drakkar.apiserver.audit import AuditLog
 from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
@@ -221,6 +221,18 @@ class ApiServer:
     async def _answer(self, request: Request, exchange: Exchange) -> Response:
         query = dict(request.query)
         info = exchange.info = parse(request, query)
+        wanted = query.get("timeout", "")
+        if not wanted or deadlines.lasts(info):
+            return await self._handled(request, exchange, info, query)
+        try:
+            async with asyncio.timeout(deadlines.allotted(wanted, self.limits.seconds)):
+                return await self._handled(request, exchange, info, query)
+        except TimeoutError:
+            raise deadlines.exceeded() from None
+
+    async def _handled(
+        self, request: Request, exchange: Exchange, info: RequestInfo, query: Mapping[str, str]
+    ) -> Response:
         warnings = exchange.warnings
         user = exchange.user = self.authenticator.authenticate(request)
         if self.audit is not None:
@@ -253,7 +265,7 @@ class ApiServer:
         if served.deprecation:
             warnings.append(served.deprecation)
         if info.verb == "watch":
-            return self._watch(request, info, served, query)
+            return await self._watch(request, info, served, query)
         if info.verb in ("get", "list"):
             if self._reading >= self.limits.reading:
                 raise StatusError(status.too_many_requests("too many requests, please try again later"))
@@ -277,8 +289,7 @@ class ApiServer:
             async with asyncio.timeout(self.limits.seconds):
                 return await self._write(request, info, served, query, user, exchange)
         except TimeoutError:
-            text = f"the request did not complete within {self.limits.seconds:g} s; it may be done all the same"
-            raise StatusError(status.timeout(text)) from None
+            raise deadlines.exceeded() from None
         finally:
             self._writing -= 1
 
@@ -360,12 +371,13 @@ class ApiServer:
             if info.subresource not in ("", "status", "resize", "ephemeralcontainers", "approval"):
                 return self._subresource(info, view)
             renderer = self._renderer(request)
-            self._not_newer(query)
+            await self._reached(revision(query.get("resourceVersion", "")))
             entry = self.registry.entry(view, info.namespace if served.namespaced else "", info.name)
             return _object(renderer, view, entry, 200)
         options = list_options(query, watch=False)
         renderer = self._renderer(request, options)
         selection = self._selection(view, info, options)
+        await self._reached_for(options)
         entries, metadata = select(self.state, view, selection, options)
         size = sum(len(entry.tail) for entry in entries) if request.pieces else 0
         # YAML takes so long that others want a turn even in short lists.
@@ -375,18 +387,30 @@ class ApiServer:
         body = renderer.many(view, entries, metadata)
         return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
 
-    def _not_newer(self, query: Mapping[str, str]) -> None:
-        asked = revision(query.get("resourceVersion", ""))
-        if asked > self.state.revision:
-            raise StatusError(status.too_large_resource_version(asked, self.state.revision))
+    async def _reached(self, asked: int) -> None:
+        """Waits a moment for a revision of the future; StatusError 504 when it does not come."""
+        if asked <= self.state.revision:
+            return
+        try:
+            async with asyncio.timeout(min(deadlines.FUTURE_SECONDS, self.limits.seconds)):
+                await self.state.reached(asked)
+        except TimeoutError:
+            raise StatusError(status.too_large_resource_version(asked, self.state.revision)) from None
+
+    async def _reached_for(self, options: ListOptions) -> None:
+        """The same for a list; one of exactly a revision, or one that goes on, does not wait."""
+        if options.match != "Exact" and not options.token:
+            await self._reached(revision(options.resource_version))
 
     def _selection(self, view: View, info: RequestInfo, options: ListOptions) -> Selection:
         namespace = info.namespace if view.served.namespaced else ""
         return Selection(view.stored, namespace, info.name, options.labels, options.fields)
 
-    def _watch(self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str]) -> Response:
+    async def _watch(self, request: Request, info: RequestInfo, served: Served, query: Mapping[str, str]) -> Response:
         options = list_options(query, watch=True)
         renderer = self._renderer(request, options)
+        if options.initial_events:
+            await self._reached(revision(options.resource_version))
         view = self.registry.view(served)
         selection = self._selection(view, info, options)
         after = revision(options.resource_version)
@@ -404,8 +428,6 @@ class ApiServer:
             deadline=self.ticker.now() + seconds,
         )
         from_state = options.initial_events or after == 0
-        if from_state and after > self.state.revision:
-            raise StatusError(status.too_large_resource_version(after, self.state.revision))
         return Response(200, dict(_HEADERS), stream=watch.stream(None if from_state else after))
 
     def _subresource(self, info: RequestInfo, view: View) -> Response:
@@ -627,6 +649,7 @@ class ApiServer:
             return _object(renderer, view, entry, 200)
         selected = list_options(query, watch=False)
         self.authorizer.check_selected(user, info, selected.fields)
+        await self._reached_for(selected)
         entries, metadata = select(self.state, view, self._selection(view, info, selected), selected)
         deleted: list[Entry] = []
         for entry in entries:
