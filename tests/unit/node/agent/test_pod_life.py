@@ -172,7 +172,7 @@ def test_a_deaf_program_is_killed_when_its_grace_is_over(tmp_path: Path, root: P
 
 def test_a_deadline_ends_the_pod(tmp_path: Path, root: Path) -> None:
     async def scene(site: Cluster) -> None:
-        await site.client.create(POD, pod("p", container("main", "sleep 60"), activeDeadlineSeconds=1))
+        await site.client.create(POD, pod("p", container("main", "sleep 60"), activeDeadlineSeconds=3))
         done = await eventually(lambda: site.pod("p"), phase("Failed"))
         assert done["status"]["reason"] == "DeadlineExceeded"
         assert status_of(done, "main")["state"]["terminated"]["exitCode"] == 143
