@@ -6,21 +6,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
 
 import msgspec
 
 from drakkar.api.errors import UsageError
-from drakkar.node.agent.machine import architecture
+from drakkar.node.agent.layout import open_layout
 from drakkar.node.agent.runtime import ContainerProblem, Image
 
 PAUSE, HOST = "pause", "host"
@@ -118,7 +113,7 @@ class Images:
         )
 
     def _from_layout(self, name: str, source: ImageSource) -> Image:
-        with _opened(Path(source.layout).expanduser()) as layout:
+        with open_layout(Path(source.layout).expanduser()) as layout:
             digest, manifest = layout.manifest(source.ref)
             config = json.loads(layout.blob(manifest["config"]["digest"])).get("config") or {}
             root = self._folder / digest.replace(":", "-")
@@ -163,105 +158,6 @@ def _repository(name: str) -> str:
     plain = name.partition("@")[0]
     head, separator, tail = plain.rpartition(":")
     return head if separator and "/" not in tail else plain
-
-
-class _Layout:
-    """An OCI layout; reads files by their names in it."""
-
-    def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return file.read()
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        raise NotImplementedError
-        yield
-
-    def blob(self, digest: str) -> bytes:
-        content = self.read(_blob_name(digest))
-        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-            raise ValueError(f"blob {digest} is damaged")
-        return content
-
-    def manifest(self, ref: str) -> tuple[str, dict[str, Any]]:
-        """Digest and content of the manifest for this machine."""
-        found = json.loads(self.read("index.json"))
-        entries: list[dict[str, Any]] = found["manifests"]
-        if ref:
-            name = "org.opencontainers.image.ref.name"
-            entries = [entry for entry in entries if (entry.get("annotations") or {}).get(name) == ref]
-        for _ in range(3):
-            entry = self._fitting(entries, ref)
-            content = json.loads(self.blob(entry["digest"]))
-            if "manifests" not in content:
-                return entry["digest"], content
-            entries = content["manifests"]
-        raise ValueError("indexes within indexes")
-
-    @staticmethod
-    def _fitting(entries: list[dict[str, Any]], ref: str) -> dict[str, Any]:
-        fitting = [
-            entry
-            for entry in entries
-            if (entry.get("platform") or {}).get("architecture", architecture()) == architecture()
-            and (entry.get("platform") or {}).get("os", "linux") == "linux"
-        ]
-        if not fitting:
-            raise ValueError(
-                f"no image for linux/{architecture()} ({platform.machine()}){f' named {ref}' if ref else ''}"
-            )
-        if len({entry["digest"] for entry in fitting}) > 1:
-            raise ValueError("several images; choose one by ref:")
-        return fitting[0]
-
-    @contextmanager
-    def layer(self, about: dict[str, Any]) -> Iterator[tarfile.TarFile]:
-        kind = about.get("mediaType", "")
-        if kind.endswith("zstd"):
-            raise ValueError("layers compressed with zstd cannot be read; use gzip")
-        with self.open(_blob_name(about["digest"])) as file, tarfile.open(fileobj=file, mode="r|*") as stream:
-            yield stream
-
-
-class _Folder(_Layout):
-    def __init__(self, path: Path):
-        self._path = path
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        with (self._path / name).open("rb") as file:
-            yield file
-
-
-class _Tar(_Layout):
-    def __init__(self, archive: tarfile.TarFile):
-        self._archive = archive
-        self._names = {member.name.removeprefix("./"): member for member in archive.getmembers()}
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        member = self._names.get(name)
-        file = self._archive.extractfile(member) if member is not None else None
-        if file is None:
-            raise FileNotFoundError(f"{name} is not in the archive")
-        with file:
-            yield file
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_Layout]:
-    if path.is_dir():
-        yield _Folder(path)
-    else:
-        with tarfile.open(path) as archive:
-            yield _Tar(archive)
-
-
-def _blob_name(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or not value.isalnum():
-        raise ValueError(f"digest {digest!r} is not of sha256")
-    return f"blobs/sha256/{value}"
 
 
 def unpack(layer: tarfile.TarFile, root: Path) -> None:
