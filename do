@@ -73,13 +73,23 @@ lock)
     .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
     .venv/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml \
         --group dev --no-header -o requirements.lock
+    .venv/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml \
+        --extra node --extra gpu --extra nic --extra solver --constraint requirements.lock --no-header \
+        -o requirements.image.lock
+    echo 'hatchling>=1.27' | .venv/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 - \
+        --constraint requirements.lock --no-header -o requirements.build.lock
+    ;;
+image)
+    shift
+    setup
+    .venv/bin/python tools/image.py "$@"
     ;;
 manifests)
     setup
     .venv/bin/python -m tests.support.chart
     ;;
 help)
-    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|manifests|lock
+    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|image|manifests|lock
   demo   set up and run the 64-chip story on this machine
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
@@ -87,6 +97,7 @@ help)
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
+  image  build the image without any engine: ./do image --base FOLDER --out LAYOUT
   manifests  renew deploy/ from charts/drakkar
   lock   renew requirements.lock from pyproject.toml"
     ;;
