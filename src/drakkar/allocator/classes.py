@@ -99,10 +99,14 @@ class Classes:
         return self._known.get(key)
 
     def add(self, key: Key, passes: bool) -> NodeClass:
-        """A new class. What counting refuses is refuted, because where an error could surface counting lets pass."""
+        """A new class. What counting refuses is refuted under policy ``drakkar``.
+
+        Under ``upstream`` a search that fails can meet an error in an alternative that counting did not look at.
+        """
         if len(self._known) >= _KEPT:
             self._known.clear()
-        made = self._known[key] = NodeClass(key, passes, refuted=self._plan.countable and not passes)
+        refuted = not passes and self._plan.countable and self._plan.policy != "upstream"
+        made = self._known[key] = NodeClass(key, passes, refuted)
         return made
 
     def after(self, key: Key, pools: Container[Pool], snapshot: Snapshot) -> Key:

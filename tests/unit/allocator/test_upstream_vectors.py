@@ -226,3 +226,12 @@ def test_no_claims_and_no_requests() -> None:
     books = inventory()
     assert solve(books) == Fits(())
     assert isinstance(solve(books, claim()), Fits)
+
+
+def test_a_search_that_fails_meets_the_error_of_a_later_alternative() -> None:
+    """Counting alone shows that nothing fits, but upstream gets to the alternative whose selector fails."""
+    broken = request("bad", select='device.attributes["gpu.example.com"].missing == "x"')
+    wanted = claim(ranked("f", request("good"), broken), request("many", 4))
+    books = inventory(published("a", [device("x", attributes={"n": 1}), device("y", attributes={"n": 2})]))
+    assert error_class(solve(books, wanted)) == "cel-runtime"
+    assert error_class(solve(books, wanted, policy="drakkar")) == "nofit"
