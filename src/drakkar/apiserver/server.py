@@ -45,6 +45,7 @@ from drakkar.apiserver.options import (
     write_options,
 )
 from drakkar.apiserver.peers import Behind, Peers
+from drakkar.apiserver.publishing import Publisher, advertised
 from drakkar.apiserver.rbac import Authorizer
 from drakkar.apiserver.registry import Registry
 from drakkar.apiserver.render import Renderer
@@ -127,6 +128,7 @@ class ApiServer:
         self.bodies = Bodies(self.registry.custom.node, self.registry.custom.type_faults)
         #: How pods' nodes are reached for logs and exec; None: not at all.
         self.agents: Agents | None = None
+        self._publisher: Publisher | None = None
         self.metrics = Metrics()
         self.audit: AuditLog | None = None
         self.ready = False
@@ -151,9 +153,17 @@ class ApiServer:
         await bootstrap.create_missing(self.registry)
         self.ready = True
 
+    async def publish(self, host: str, port: int) -> None:
+        """Keeps endpoints of the Service ``kubernetes`` for this server, which listens there, until it closes."""
+        place = advertised(host), port
+        self._publisher = Publisher(self.registry, self.clock, place, shared=self.peers is not None)
+        await self._publisher.start()
+
     async def close(self) -> None:
         """Refuses new requests, waits for writes in flight, ends watches and closes the store."""
         self.ready = False
+        if self._publisher is not None:
+            await self._publisher.close()
         await self.registry.admission.close()
         await self.committer.drained()
         self.end_watches()

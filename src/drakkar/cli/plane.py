@@ -262,6 +262,7 @@ class Plane:
         self._stack.push_async_callback(serving.close)
         (self.options.data / "port").write_text(str(serving.port))
         self.url = serving.url
+        await server.publish(host, serving.port)
         write_kubeconfig(self.kubeconfig, self.url, pki, user="drakkar:admin", groups=("system:masters",))
 
     def _run(self, name: str, part: Coroutine[Any, Any, None]) -> None:
