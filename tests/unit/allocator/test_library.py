@@ -43,6 +43,59 @@ def test_errors_name_object_and_field() -> None:
         drakkar.allocate(snapshot, [claim(request())], node="n9")
 
 
+def test_claims_may_be_dicts() -> None:
+    snapshot = drakkar.snapshot(objects())
+    decision = drakkar.allocate(snapshot, [plain(claim(request()))])
+    assert decision == drakkar.allocate(snapshot, [claim(request())])
+    assert decision.node == "n1"
+
+
+def test_what_is_no_claim_is_refused() -> None:
+    snapshot = drakkar.snapshot(objects())
+    with pytest.raises(UsageError, match=r"give a list, .*allocate\(snapshot, \[claim\]\)"):
+        drakkar.allocate(snapshot, plain(claim(request())))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"claims\[1\] is a ResourceClaimTemplate, .* its spec\.spec"):
+        drakkar.allocate(snapshot, [claim(request()), {"kind": "ResourceClaimTemplate", "spec": {}}])
+    with pytest.raises(UsageError, match=r"claims\[0\] is a str, not a ResourceClaim"):
+        drakkar.allocate(snapshot, ["c"])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match=r"ResourceClaim 'c' cannot be read: .*requests\[0\]\.exactly\.count"):
+        wrong = {"name": "r", "exactly": {"count": "two"}}
+        drakkar.allocate(snapshot, [{"metadata": {"name": "c"}, "spec": {"devices": {"requests": [wrong]}}}])
+
+
+def test_items_of_a_typed_list_have_its_kind() -> None:
+    """An API server leaves kind and apiVersion out of the items of a list."""
+    items = [plain(published("s", [device("x")]))]
+    typed = {"kind": "ResourceSliceList", "apiVersion": "resource.k8s.io/v1", "items": items}
+    decision = drakkar.allocate(drakkar.snapshot([NODE, device_class(), typed]), [claim(request())])
+    assert decision.node == "n1"
+
+
+def test_what_is_no_object_is_refused() -> None:
+    with pytest.raises(UsageError, match="object 's' has no kind"):
+        drakkar.snapshot([plain(published("s", [device("x")]))])
+    with pytest.raises(UsageError, match="a NoneType is no object"):
+        drakkar.snapshot([None])
+
+
+def test_other_versions_are_converted() -> None:
+    spec = {
+        "driver": "gpu.example.com",
+        "nodeName": "n1",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "x", "basic": {"attributes": {"model": {"string": "a"}}}}],
+    }
+    old = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
+    wanted = {"name": "r", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    wanted["selectors"] = [{"cel": {"expression": "device.attributes['gpu.example.com'].model == 'a'"}}]
+    asked = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    asked["spec"] = {"devices": {"requests": [wanted]}}
+    snapshot = drakkar.snapshot([NODE, device_class(), old])
+    assert drakkar.allocate(snapshot, [asked]).node == "n1"
+    with pytest.raises(UsageError, match=r"ResourceSlice 's' cannot be read: .*not served in version 'v9'"):
+        drakkar.snapshot([{**old, "apiVersion": "resource.k8s.io/v9"}])
+
+
 @pytest.mark.parametrize(("wanted", "names"), [("all", ["n1", "n2"]), ("any", ["n1"]), ("n2", ["n2"])])
 def test_which_nodes_a_scenario_asks_for(wanted: str, names: list[str]) -> None:
     scenario = {
