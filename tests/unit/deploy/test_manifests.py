@@ -178,7 +178,7 @@ def test_no_wildcards_no_secrets_no_rights_about_rights() -> None:
         assert rule["apiGroups"], part
         words = (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
         assert not any("*" in word for word in words), (part, rule)
-        assert not {"secrets", "serviceaccounts/token", "pods/exec", "pods/attach", "nodes/proxy"} & {
+        assert not {"secrets", "configmaps", "serviceaccounts/token", "pods/exec", "pods/attach", "nodes/proxy"} & {
             *rule["resources"]
         }
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & {*rule["verbs"]}, (part, rule)
@@ -344,7 +344,7 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
                 }
                 assert leases == {
                     f"{NAMESPACE}/drakkar-scheduler-drakkar",
-                    f"{NAMESPACE}/drakkar-controllers-tainteviction",
+                    f"{NAMESPACE}/drakkar-controllers",
                     "kube-system/tpu-driver",
                 }
             assert made.refused == []
