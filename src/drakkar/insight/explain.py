@@ -23,7 +23,7 @@ from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
 from drakkar.api.meta import Object, Struct
 from drakkar.api.resource import v1 as resource
-from drakkar.api.tree import children, text
+from drakkar.api.tree import child, children, text
 from drakkar.insight.reasons import as_served, cluster_of, decoded
 from drakkar.scheduler.binding import Binding, binding_state
 from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
@@ -63,7 +63,8 @@ class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     kind: str
     namespace: str
     name: str
-    #: ``pending``, ``running``, ``done``, ``gated``, ``fits`` (would be placed now), ``allocated``, ``unallocated``.
+    #: ``pending``, ``starting`` (bound, nothing runs yet), ``running``, ``done``, ``gated``, ``fits`` (would be placed
+    #: now), ``allocated``, ``unallocated``.
     state: str
     message: str
     node: str = ""
@@ -135,11 +136,11 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
                 notes += wishes.told(cluster.inventory.snapshot(), claim, claim.status.allocation)
         return Explanation(
             **base,
-            state="running",
+            state="starting" if text(obj, "status", "phase") == "Pending" else "running",
             message=f"the pod is bound to node {node}",
             node=node,
             devices=[line for claim in held for line in _devices(claim)],
-            notes=notes,
+            notes=[*_waiting(obj), *notes],
         )
     obj, notes = _with_made_up_claims(listed, obj)
     cluster = cluster_of(listed)
@@ -168,6 +169,18 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             notes=notes,
         )
     return _pending(base, decision, requests, notes)
+
+
+def _waiting(pod: Object) -> list[str]:
+    """Containers that wait on the pod's node, and why as the node tells it."""
+    told: list[str] = []
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for status in children(pod, "status", field):
+            waiting = child(child(status, "state"), "waiting")
+            if waiting:
+                why = waiting.get("message") or f"kubectl describe pod {objects.name_of(pod)} shows its events"
+                told.append(f"container {status.get('name')} waits ({waiting.get('reason') or 'no reason'}): {why}")
+    return told
 
 
 def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decision:

@@ -55,11 +55,12 @@ def restore(file: Path, store: Path, *, force: bool = False) -> Copied:
 
     A folder with data is refused without ``force``, one that a server uses always.
     """
+    cure = "name a file that `drakkar backup` wrote"
     if not file.is_file():
-        raise StoreProblem(f"{file} does not exist; name a file that `drakkar backup` wrote")
+        raise StoreProblem(f"{file} does not exist; {cure}")
     if file.with_name(file.name + "-wal").exists():
         raise StoreProblem(f"{file} is the store of a server, not a backup; make one with `drakkar backup`")
-    check(file)
+    check(file, cure)
     folder = store.parent
     try:
         used = folder.is_dir() and any(folder.iterdir())

@@ -324,19 +324,20 @@ def _inspect(path: Path) -> None:
     check(path)
 
 
-def check(path: Path) -> None:
-    """Refuses what is not a whole store of ours, or a newer one; only reads. Raises StoreProblem."""
+def check(path: Path, cure: str = "move it away or choose another folder with --data") -> None:
+    """Refuses what is not a whole store of ours, or a newer one; only reads. Raises StoreProblem.
+
+    ``cure`` is what to do about a file that is none of ours.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except OSError as error:
         raise StoreProblem(f"cannot read {path}: {error.strerror}") from None
     if not header.startswith(b"SQLite format 3\0"):
-        raise StoreProblem(f"{path} is not a database of Drakkar; move it away or choose another folder with --data")
+        raise StoreProblem(f"{path} is not a database of Drakkar; {cure}")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise StoreProblem(
-            f"{path} is a database of another application; move it away or choose another folder with --data"
-        )
+        raise StoreProblem(f"{path} is a database of another application; {cure}")
     version = int.from_bytes(header[60:64], "big")
     if version > SCHEMA_VERSION:
         raise _newer(path, version)

@@ -76,6 +76,17 @@ def test_states_of_a_pod() -> None:
     assert (fits.state, fits.node, fits.requests[0].served) == ("fits", "a", 2)
 
 
+def test_a_bound_pod_that_does_not_start() -> None:
+    waiting = {"reason": "ErrImagePull", "message": 'image "x" is not on this node'}
+    statuses = [{"name": "main", "state": {"waiting": waiting}}, {"name": "side", "state": {"running": {}}}]
+    bound = {**pod("p", node="a"), "status": {"phase": "Pending", "containerStatuses": statuses}}
+    found = explain([*WORLD, bound], "p")
+    assert (found.state, found.node) == ("starting", "a")
+    assert found.notes == ['container main waits (ErrImagePull): image "x" is not on this node']
+    del waiting["message"]
+    assert "kubectl describe pod p" in explain([*WORLD, bound], "p").notes[0]
+
+
 def test_claims() -> None:
     held = allocated(claim("c"), "a", "gpu-0", reserved=("p",))
     found = explain([*WORLD, held, pod("p", "c", node="a")], "c")

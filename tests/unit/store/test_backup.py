@@ -93,7 +93,7 @@ def test_damaged_newer_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreProblem, match="damaged"):
         restore(copy, target)
     copy.write_bytes(b"something else" * 500)
-    with pytest.raises(StoreProblem, match="not a database of Drakkar"):
+    with pytest.raises(StoreProblem, match="not a database of Drakkar; name a file that `drakkar backup` wrote"):
         restore(copy, target)
     copy.write_bytes(whole)
     connection = apsw.Connection(str(copy))
