@@ -7,6 +7,7 @@ a recovery too, while pods come and go. ``DRAKKAR_KILLS_RUNTIME`` is ``process``
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -26,11 +27,13 @@ from drakkar.api.kinds import POD
 from drakkar.api.objects import pod_is_done
 from drakkar.node.agent import mounts, shims
 from drakkar.node.agent.failpoints import POINTS
-from tests.support.agents import Cluster, cluster
+from tests.support.agents import Cluster, cluster, end_containers
 from tests.support.eventually import eventually
 from tests.support.shared import ROOT
 from tests.unit.node.agent.test_thin_path import Hello, gone, pod, prepare_cluster
 
+#: The agent that runs now; those before it were waited for.
+STARTED: list[int] = []
 KILLS = int(os.environ.get("DRAKKAR_KILLS", "0"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 20 * KILLS)]
@@ -42,7 +45,12 @@ def root() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        mounts.unmount_below(folder)
+        for pid in STARTED:
+            # Also after a failure no agent may go on; those that have ended are no problem.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        STARTED.clear()
+        end_containers(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -70,7 +78,9 @@ async def _agent(site: Cluster, folder: Path, root: Path, runtime: str, failpoin
     env = {**os.environ, "DRAKKAR_NODE_FAILPOINTS": failpoint, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     command = ["-m", "tests.support.agentmain", site.serving.url, str(folder / "pki"), str(root), runtime]
     with (folder / "agent.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(sys.executable, *command, env=env, cwd=ROOT, stderr=log)
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, env=env, cwd=ROOT, stderr=log)
+    STARTED[:] = [process.pid]
+    return process
 
 
 def _alive(root: Path) -> list[str]:
