@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import LEASE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import DEVICETAINTRULE, LEASE, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.objects import pod_node
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver.claims import NODE_KEY
@@ -347,6 +347,69 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
                     f"{NAMESPACE}/drakkar-controllers",
                     "kube-system/tpu-driver",
                 }
+            assert made.refused == []
+
+    asyncio.run(run())
+
+
+def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
+    """What the small story does not write: claims of the scheduler's own, conditions of pods, groups and rules."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), site(objects("scheduler", "controllers")) as made:
+            admin, clock = made.admin, SystemClock()
+            await made.create(node("a", 0))
+            sliced = other_slice("a")
+            sliced["spec"]["devices"] = [{"name": "d0"}, {"name": "d1"}]
+            await made.create(sliced)
+            await made.create(
+                {
+                    "apiVersion": "resource.k8s.io/v1",
+                    "kind": "DeviceClass",
+                    "metadata": {"name": "gpus"},
+                    "spec": {
+                        "extendedResourceName": "example.com/gpu",
+                        "selectors": [{"cel": {"expression": "device.driver == 'example.drakkar.dev'"}}],
+                    },
+                }
+            )
+            gang = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+            group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": gang}
+            await made.create({"apiVersion": "scheduling.k8s.io/v1beta1", **group})
+            scheduler = replica(made, "scheduler", lambda c: Scheduler(c, clock, scheduler_names={"drakkar"}))
+            controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"tainteviction"}))
+
+            def plain(name: str, **fields: Any) -> dict[str, Any]:
+                containers = [{"name": "c", "image": "i", "resources": fields.pop("resources", {})}]
+                spec = {"schedulerName": "drakkar", "containers": containers, **fields}
+                metadata = {"name": name, "namespace": "default"}
+                return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+            async def read(name: str) -> Any:
+                return await admin.get(POD, name, "default")
+
+            async with at_work(scheduler.run(), controllers.run()):
+                await made.create(plain("extended", resources={"limits": {"example.com/gpu": "1"}}))
+                await eventually(lambda: read("extended"), pod_node)
+                assert (await read("extended"))["status"]["extendedResourceClaimStatus"]
+                await made.create(plain("elsewhere", nodeSelector={"no": "such"}))
+                await eventually(lambda: read("elsewhere"), lambda pod: "Unschedulable" in str(pod["status"]))
+                await made.create(plain("member", schedulingGroup={"podGroupName": "g"}))
+                await eventually(lambda: read("member"), pod_node)
+
+                async def grouped() -> Any:
+                    return await admin.get(PODGROUP, "g", "default")
+
+                await eventually(grouped, lambda found: "PodGroupInitiallyScheduled" in str(found.get("status")))
+                selector, taint = {"driver": "example.drakkar.dev"}, {"key": "k", "effect": "NoExecute"}
+                rule = {"kind": "DeviceTaintRule", "metadata": {"name": "r"}}
+                rule |= {"apiVersion": "resource.k8s.io/v1", "spec": {"deviceSelector": selector, "taint": taint}}
+                await made.create(rule)
+
+                async def ruled() -> Any:
+                    return (await admin.get(DEVICETAINTRULE, "r")).status
+
+                await eventually(ruled, lambda status: "EvictionInProgress" in str(status))
             assert made.refused == []
 
     asyncio.run(run())
