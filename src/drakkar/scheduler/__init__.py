@@ -7,7 +7,8 @@ an API server and writes what it decides.
 
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Decision, Pending, Placement, decide
+from drakkar.scheduler.gating import GateScheduler
 from drakkar.scheduler.pods import PodView
 from drakkar.scheduler.scheduler import Scheduler
 
-__all__ = ["Cluster", "Decision", "Pending", "Placement", "PodView", "Scheduler", "decide"]
+__all__ = ["Cluster", "Decision", "GateScheduler", "Pending", "Placement", "PodView", "Scheduler", "decide"]

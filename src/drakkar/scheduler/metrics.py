@@ -19,6 +19,9 @@ COUNTERS = (
     "prepared",
     "prepare_failed",
     "prepare_seconds",
+    "lifted",
+    "repaired",
+    "reported",
 )
 
 #: Name, type, help text, and its samples: label → key.
@@ -49,6 +52,13 @@ _FAMILIES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         {"": "released"},
     ),
     ("drakkar_scheduler_undecided_total", "counter", "Decisions that the search gave up on.", {"": "gave_up"}),
+    ("drakkar_scheduler_gates_lifted_total", "counter", "Scheduling gates lifted after an allocation.", {"": "lifted"}),
+    (
+        "drakkar_scheduler_repairs_total",
+        "counter",
+        "Pods that could not run any more where their gate had been lifted for, by what was done.",
+        {'action="deleted"': "repaired", 'action="told"': "reported"},
+    ),
     (
         "drakkar_scheduler_answered_alike_total",
         "counter",

@@ -105,9 +105,7 @@ class Scheduler:
         self._recorder = EventRecorder(client, clock, DEFAULT_SCHEDULER)
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
-        self._committer = Committer(
-            client, self.cluster, self._claims, clock, settled=self._on_settled, metrics=self.metrics
-        )
+        self._committer = self._make_committer()
         self._turn = asyncio.Semaphore(WRITERS)
         self._verdicts = Verdicts(self.queue.times)
         self._start = 0
@@ -141,14 +139,27 @@ class Scheduler:
             await self.stand_by()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run_timers(), name="scheduling-queue")
+                self._accompany(group)
                 group.create_task(self._decide_all(group), name="scheduling")
         finally:
             await self.close()
+
+    def _accompany(self, group: asyncio.TaskGroup) -> None:
+        """Starts what else has to run beside the decisions."""
 
     def is_ours(self, pod: Object) -> bool:
         """Whether this scheduler decides about the pod."""
         name = at(pod, "spec", "schedulerName") or DEFAULT_SCHEDULER
         return self._names is None or name in self._names
+
+    def waits(self, pod: Object) -> bool:
+        """Whether the pod, if it is ours, can be decided now."""
+        return is_waiting(pod)
+
+    def _make_committer(self) -> Committer:
+        return Committer(
+            self._client, self.cluster, self._claims, self._clock, settled=self._on_settled, metrics=self.metrics
+        )
 
     # from events to state
 
@@ -251,19 +262,19 @@ class Scheduler:
         uid = uid_of(pod)
         was = self.cluster.node_of(uid)
         changes = self.cluster.remove_pod(uid) if event == "DELETED" else self.cluster.set_pod(pod)
-        if event == "DELETED" or not is_waiting(pod) or not self.is_ours(pod):
+        if event == "DELETED" or not self.waits(pod) or not self.is_ours(pod):
             self.queue.remove(uid)
         elif self.cluster.node_of(uid):
             # Decided already; what comes in here is older than our Binding, or the binding is still on its way.
             pass
-        elif old is None or not is_waiting(old) or _matters(old) != _matters(pod) or uid not in self.queue:
+        elif old is None or not self.waits(old) or _matters(old) != _matters(pod) or uid not in self.queue:
             created: str = at(pod, "metadata", "creationTimestamp") or ""
             self.queue.add(uid, pod_priority(pod), created)
         if Cause.ROOM in changes and was:
             self._room_returned(pod)
         self._happened(changes - {Cause.ROOM})
         for key in group_index(pod):
-            if old is None or event == "DELETED" or is_waiting(old) != is_waiting(pod):
+            if old is None or event == "DELETED" or self.waits(old) != self.waits(pod):
                 self.queue.happened(Cause.GROUP, claim=f"podgroup {key}")
 
     def _happened(self, causes: Iterable[Cause]) -> None:
@@ -286,7 +297,7 @@ class Scheduler:
         while True:
             uid = await self.queue.take()
             obj = self._pods.uid(uid)
-            if obj is None or not is_waiting(obj) or self.cluster.node_of(uid):
+            if obj is None or not self.waits(obj) or self.cluster.node_of(uid):
                 self.queue.remove(uid)
                 continue
             pod = PodView.of(obj)
@@ -307,7 +318,7 @@ class Scheduler:
         for _ in range(IN_LINE):
             uid = self.queue.next()
             obj = self._pods.uid(uid) if uid is not None else None
-            if uid is None or obj is None or not is_waiting(obj) or self.cluster.node_of(uid):
+            if uid is None or obj is None or not self.waits(obj) or self.cluster.node_of(uid):
                 return
             other = PodView.of(obj)
             its_kind = kind_of(self.cluster, other)
@@ -334,7 +345,7 @@ class Scheduler:
         return [
             obj
             for obj in self.cluster.pods_of_group(f"{pod.namespace}/{pod.group}")
-            if is_waiting(obj) and self.is_ours(obj) and not self.cluster.node_of(uid_of(obj))
+            if self.waits(obj) and self.is_ours(obj) and not self.cluster.node_of(uid_of(obj))
         ]
 
     def _decide_gang(self, gang: Gang, group: asyncio.TaskGroup) -> None:
@@ -444,9 +455,12 @@ class Scheduler:
                 self.queue.remove(pod.uid)
                 return
             self.queue.remove(pod.uid)
-            self.metrics["scheduled"] += 1
-            text = f"Successfully assigned {pod.key} to {placement.node}"
-            await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
+            await self._carried_out(pod, placement)
+
+    async def _carried_out(self, pod: PodView, placement: Placement) -> None:
+        self.metrics["scheduled"] += 1
+        text = f"Successfully assigned {pod.key} to {placement.node}"
+        await self._recorder.record(POD, pod.obj, "Normal", "Scheduled", text)
 
     async def _prepared(self, claims: Sequence[resource.ResourceClaim]) -> None:
         started = self._clock.monotonic()
@@ -494,9 +508,9 @@ class Scheduler:
 
     async def _write_condition(self, pod: PodView, pending: Pending) -> bool:
         """Says in the pod's status why it waits; False when that is known, or the pod is no longer waiting."""
-        reason = REASON_SCHEDULER_ERROR if pending.error else REASON_UNSCHEDULABLE
+        reason = self._condition_reason(pod, pending)
         obj: Object | None = pod.obj
-        while obj is not None and is_waiting(obj):
+        while obj is not None and self.waits(obj):
             before = condition(obj, POD_SCHEDULED) or {}
             if (before.get("reason"), before.get("message")) == (reason, pending.message):
                 return False
@@ -519,6 +533,10 @@ class Scheduler:
                     raise
                 obj = await self._committer.pod_now(pod)
         return False
+
+    def _condition_reason(self, pod: PodView, pending: Pending) -> str:
+        """The reason of the condition ``PodScheduled`` of a pod that waits."""
+        return REASON_SCHEDULER_ERROR if pending.error else REASON_UNSCHEDULABLE
 
     def _avoid(self, claim: resource.ResourceClaim) -> None:
         """Leaves the devices of the claim alone that could not be prepared, for a while."""
