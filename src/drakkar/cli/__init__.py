@@ -32,5 +32,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"drakkar: the API server refused ({refusal.code} {refusal.reason}): {refusal}", file=sys.stderr)
         return 1
     except DrakkarError as error:
+        from drakkar.client.transport import Unreachable
+
+        if isinstance(error, Unreachable):
+            print(f"drakkar: {error}; start that server, or name another with --kubeconfig", file=sys.stderr)
+            return 2
         print(f"drakkar: {error}", file=sys.stderr)
         return 1

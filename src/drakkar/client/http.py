@@ -7,6 +7,8 @@ normal: the caches judge it by the bookmarks that do or do not arrive.
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -118,7 +120,7 @@ class HttpTransport:
             async with answer:
                 return Response(answer.status, response_headers, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"no answer from {self._server}: {error or type(error).__name__}") from error
+            raise Unreachable(f"no answer from {self._server}: {_why(error)}") from error
 
     async def _chunks(self, answer: Any) -> AsyncIterator[bytes]:
         import aiohttp
@@ -127,7 +129,7 @@ class HttpTransport:
             async for chunk in answer.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"stream from {self._server} broke: {error or type(error).__name__}") from error
+            raise Unreachable(f"stream from {self._server} broke: {_why(error)}") from error
         finally:
             answer.close()
 
@@ -136,3 +138,14 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without what the message around it says anyway."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno  # negative for names that cannot be resolved
+        if number is not None and number in errno.errorcode:
+            return os.strerror(number)
+    return str(error) or type(error).__name__

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from pathlib import Path
+
 import pytest
 
 from drakkar.cli import main
@@ -23,6 +27,14 @@ from drakkar.cli.parser import build
         "scheduler",
         "controllers",
         "driver run",
+        "explain",
+        "dump",
+        "backup",
+        "restore",
+        "node run",
+        "token create",
+        "driver new",
+        "driver check",
     ],
 )
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +65,21 @@ def test_demo_is_quick() -> None:
 def test_a_story_is_not_told_when_its_file_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "tpu", "--json", "/no-such-folder/figures.json"]) == 2
     assert "--json /no-such-folder/figures.json: cannot be written" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which server, why, and what to do; that is the environment's fault (2), not a finding (1)."""
+    with socket.socket() as taken:  # bound but not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        cluster = {"name": "c", "cluster": {"server": server}}
+        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+        users = [{"name": "u", "user": {}}]
+        config = {"current-context": "x", "clusters": [cluster], "contexts": [context], "users": users}
+        path = tmp_path / "config"
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        assert main(["explain", "my-pod"]) == 2
+    assert f"no answer from {server}: Connection refused; start that server" in capsys.readouterr().err
