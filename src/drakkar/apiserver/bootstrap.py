@@ -1,142 +1,86 @@
-"""What a new cluster has before anybody asks: namespaces, priority classes, the four roles for users."""
+"""What a new cluster has before anybody asks: namespaces, priority classes, roles and who holds them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Iterable
 from typing import Any
 
-from drakkar.apiserver.cache import Entry
 from drakkar.apiserver.options import WriteOptions
 from drakkar.apiserver.registry import Registry
+from drakkar.apiserver.roles import AUTO_UPDATE, RBAC, initial
 from drakkar.apiserver.status import StatusError
+from drakkar.apiserver.views import View
 
 Object = dict[str, Any]
 
-_RBAC = "rbac.authorization.k8s.io"
-_DEFAULTS_LABEL = {"kubernetes.io/bootstrapping": "rbac-defaults"}
-_READ = ["get", "list", "watch"]
-_WRITE = ["create", "delete", "deletecollection", "patch", "update"]
-_WORK: list[tuple[str, list[str]]] = [
-    ("", ["pods", "pods/eviction", "configmaps", "services", "persistentvolumeclaims", "events", "podtemplates"]),
-    ("apps", ["*"]),
-    ("batch", ["*"]),
-    ("autoscaling", ["*"]),
-    ("networking.k8s.io", ["ingresses", "networkpolicies"]),
-    ("policy", ["poddisruptionbudgets"]),
-    ("resource.k8s.io", ["resourceclaims", "resourceclaimtemplates"]),
-    ("scheduling.k8s.io", ["podgroups", "workloads", "compositepodgroups"]),
-]
+#: Group, plural and object.
+Initial = tuple[str, str, Object]
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-_REVIEWS = [("authentication.k8s.io", ["tokenreviews"]), ("authorization.k8s.io", ["subjectaccessreviews"])]
-_PATHS = ["/healthz", "/livez", "/readyz", "/version", "/version/"]
-
-#: Roles of parts and of everybody, which charts bind to by name.
-_SYSTEM: dict[str, list[Object]] = {
-    "system:auth-delegator": [
-        {"apiGroups": [group], "resources": resources, "verbs": ["create"]} for group, resources in _REVIEWS
-    ],
-    "system:basic-user": [
-        {
-            "apiGroups": ["authorization.k8s.io"],
-            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
-            "verbs": ["create"],
-        },
-        {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
-    ],
-    "system:discovery": [
-        {"nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PATHS], "verbs": ["get"]}
-    ],
-    "system:public-info-viewer": [{"nonResourceURLs": _PATHS, "verbs": ["get"]}],
-    "system:service-account-issuer-discovery": [
-        {"nonResourceURLs": ["/.well-known/openid-configuration", "/openid/v1/jwks"], "verbs": ["get"]}
-    ],
-    "system:node-bootstrapper": [
-        {
-            "apiGroups": ["certificates.k8s.io"],
-            "resources": ["certificatesigningrequests"],
-            "verbs": ["create", "get", "list", "watch"],
-        }
-    ],
-}
-
-
-def _role(name: str, rules: list[Object]) -> Object:
-    return {"metadata": {"name": name, "labels": dict(_DEFAULTS_LABEL)}, "rules": rules}
-
-
-def _rules(work: list[tuple[str, list[str]]], verbs: list[str]) -> list[Object]:
-    return [{"apiGroups": [group], "resources": resources, "verbs": verbs} for group, resources in work]
-
-
-def _objects() -> list[tuple[str, str, str, Object]]:
-    """Group, version, plural and object."""
-    found: list[tuple[str, str, str, Object]] = [
-        ("", "v1", "namespaces", {"metadata": {"name": name}})
-        for name in ("default", "kube-system", "kube-public", "kube-node-lease")
-    ]
-    for name, value in (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)):
-        found.append(
-            (
-                "scheduling.k8s.io",
-                "v1",
-                "priorityclasses",
-                {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"},
-            )
-        )
-    secrets = [("", ["secrets", "serviceaccounts", "serviceaccounts/token"])]
-    everything: list[Object] = [
-        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
-        {"nonResourceURLs": ["*"], "verbs": ["*"]},
-    ]
-    edit = _rules(_WORK + secrets, [*_READ, *_WRITE])
-    view = _rules([*_WORK, ("", ["namespaces", "serviceaccounts", "resourcequotas", "limitranges"])], _READ)
-    rights = _rules([(_RBAC, ["roles", "rolebindings"])], [*_READ, *_WRITE])
-    roles = [_role("cluster-admin", everything)]
-    # What the three roles for users hold stands in roles of its own, beside which charts put theirs.
-    for name, rules, into in (("admin", rights, ()), ("edit", edit, ("admin",)), ("view", view, ("edit",))):
-        own = _role(f"system:aggregate-to-{name}", rules)
-        own["metadata"]["labels"][f"{_RBAC}/aggregate-to-{name}"] = "true"
-        roles.append(own)
-        whole = _role(name, [])
-        whole["aggregationRule"] = {"clusterRoleSelectors": [{"matchLabels": {f"{_RBAC}/aggregate-to-{name}": "true"}}]}
-        for above in into:
-            whole["metadata"]["labels"][f"{_RBAC}/aggregate-to-{above}"] = "true"
-        roles.append(whole)
-    roles += [_role(name, rules) for name, rules in _SYSTEM.items()]
-    for role in roles:
-        found.append((_RBAC, "v1", "clusterroles", role))
-    for name, group in (
-        ("system:basic-user", "system:authenticated"),
-        ("system:discovery", "system:authenticated"),
-        ("system:public-info-viewer", "system:authenticated"),
-        ("system:service-account-issuer-discovery", "system:serviceaccounts"),
-    ):
-        found.append((_RBAC, "v1", "clusterrolebindings", _binding(name, group)))
-    found.append((_RBAC, "v1", "clusterrolebindings", _binding("cluster-admin", "system:masters")))
-    return found
-
-
-def _binding(role: str, group: str) -> Object:
-    return {
-        "metadata": {"name": role, "labels": dict(_DEFAULTS_LABEL)},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
-    }
+def _first() -> Iterable[Initial]:
+    for name in NAMESPACES:
+        yield "", "namespaces", {"metadata": {"name": name}}
+    for name, value in _PRIORITIES.items():
+        meta: Object = {"name": name}
+        body: Object = {"metadata": meta, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
+        yield "scheduling.k8s.io", "priorityclasses", body
 
 
 async def create_missing(registry: Registry) -> None:
-    """Creates those of the initial objects that are not there."""
-    missing: list[Coroutine[Any, Any, Entry]] = []
-    for group, version, plural, obj in _objects():
-        served = registry.catalog.find(group, version, plural)
-        if served is not None:
-            view = registry.view(served)
-            if obj["metadata"]["name"] not in view.table.entries:
-                missing.append(registry.create(view, "", obj, WriteOptions(), []))
-    # Together, so that they share one commit.
-    for outcome in await asyncio.gather(*missing, return_exceptions=True):
+    """Creates those of the initial objects that are not there, and adds to roles and bindings what they lack."""
+    await _settle(registry, _first())
+    # Roles are in namespaces, so these have to be there first.
+    await _settle(registry, ((RBAC, plural, obj) for plural, obj in initial()))
+
+
+async def _settle(registry: Registry, objects: Iterable[Initial]) -> None:
+    """Together, so that they share one commit."""
+    writes = [
+        _one(registry, registry.view(served), obj)
+        for group, plural, obj in objects
+        if (served := registry.catalog.find(group, "v1", plural)) is not None
+    ]
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
         # Another server of the same store may have been quicker.
         if isinstance(outcome, BaseException) and not (isinstance(outcome, StatusError) and outcome.code == 409):
             raise outcome
+
+
+async def _one(registry: Registry, view: View, obj: Object) -> None:
+    meta = obj["metadata"]
+    name, namespace = meta["name"], meta.get("namespace") or ""
+    entry = view.table.entries.get(f"{namespace}/{name}" if namespace else name)
+    if entry is None:
+        await registry.create(view, namespace, obj, WriteOptions(), [])
+    elif view.stored.group == RBAC:
+        old = view.decode(entry)
+        if completed(old, obj) != old:
+            await registry.update(view, namespace, name, "", lambda now: completed(now, obj), WriteOptions(), [])
+
+
+def completed(old: Object, wanted: Object) -> Object:
+    """A role or binding with the rules and subjects that it lacks, unless its owner does not want that.
+
+    The annotation ``rbac.authorization.kubernetes.io/autoupdate: "false"`` says so. Nothing is taken away.
+    """
+    meta: Object = old["metadata"]
+    if (meta.get("annotations") or {}).get(AUTO_UPDATE) == "false":
+        return old
+    new = {**old, "metadata": dict(meta)}
+    for field in ("labels", "annotations"):
+        new["metadata"][field] = {**wanted["metadata"][field], **(meta.get(field) or {})}
+    for field in ("rules", "subjects"):
+        there = [_plain(one) for one in old.get(field) or ()]
+        missing = [one for one in wanted.get(field) or () if _plain(one) not in there]
+        if missing:
+            new[field] = [*(old.get(field) or ()), *missing]
+    return new
+
+
+def _plain(item: Object) -> Object:
+    """A rule or subject for comparing: the order in its lists means nothing."""
+    return {key: sorted(value) if isinstance(value, list) else value for key, value in item.items()}

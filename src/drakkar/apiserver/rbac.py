@@ -18,7 +18,7 @@ from typing import Any
 from drakkar.api.selectors import FieldSelector, LabelSelector
 from drakkar.api.tree import child, children
 from drakkar.apiserver import status
-from drakkar.apiserver.auth import AUTHENTICATED, MASTERS, User
+from drakkar.apiserver.auth import MASTERS, User
 from drakkar.apiserver.cache import State
 from drakkar.apiserver.nodesecrets import node_uses_secret
 from drakkar.apiserver.routes import RequestInfo
@@ -135,17 +135,6 @@ _DRIVERS = (
     _rule(_DRA, "resourceclaims/driver", _DRIVER_STATUS),
 )
 
-_EVERYBODY = (
-    Rule(
-        frozenset(),
-        frozenset(),
-        frozenset(("get", "head")),
-        paths=("/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/.well-known/*", "/openid/*"),
-    ),
-    _rule("authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews", ("create",)),
-    _rule("authentication.k8s.io", "selfsubjectreviews", ("create",)),
-)
-
 _BY_USER: Mapping[str, tuple[Rule, ...]] = {
     "system:kube-scheduler": _SCHEDULER,
     "system:kube-controller-manager": _CONTROLLERS,
@@ -156,7 +145,6 @@ _BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
     # Of secrets a node reads only those that its own pods name; see Authorizer._foreign.
     "system:nodes": (*_NODE_READS, *_NODE_WRITES, _rule("", "secrets", ("get",))),
     "system:bootstrappers": (_rule("certificates.k8s.io", "certificatesigningrequests", ("create", *READ)),),
-    AUTHENTICATED: _EVERYBODY,
 }
 
 NODE_PREFIX = "system:node:"
@@ -185,14 +173,60 @@ class Authorizer:
         if not info.is_resource:
             if not self.allows_path(user, info.verb, info.path):
                 text = f'User "{user.name}" cannot {info.verb} path "{info.path}"'
-                raise StatusError(status.forbidden("", "", "", text))
+                raise StatusError(status.forbidden("", "", "", _because(text, self._unknown_roles(user, ""))))
             return
         allowed = self.allows(user, info.verb, info.group, info.resource, info.subresource, info.namespace, info.name)
         why = ""
         if allowed and user.name.startswith(NODE_PREFIX):
             why = self._foreign(user.name.removeprefix(NODE_PREFIX), info)
         if not allowed or why:
-            raise StatusError(status.forbidden(info.group, info.resource, info.name, why or _denial(user, info)))
+            why = why or _because(_denial(user, info), self._unknown_roles(user, info.namespace))
+            raise StatusError(status.forbidden(info.group, info.resource, info.name, why))
+
+    def verdict(self, user: User, info: RequestInfo) -> tuple[bool, str]:
+        """Whether the user may do that, and why, in the words of upstream's reviews; empty where it says nothing."""
+        try:
+            self.check(user, info)
+        except StatusError:
+            namespace = info.namespace if info.is_resource else ""
+            why = self._unknown_roles(user, namespace)
+            if info.is_resource and user.name.startswith(NODE_PREFIX):
+                why = self._foreign(user.name.removeprefix(NODE_PREFIX), info) or why
+            return False, why
+        if self.unlimited(user):
+            return True, ""
+        for binding, rules in self._bound(user, info.namespace if info.is_resource else ""):
+            for rule in rules:
+                if (
+                    rule.allows(info.verb, info.group, info.resource, info.subresource, info.name)
+                    if info.is_resource
+                    else rule.allows_path(info.verb, info.path)
+                ):
+                    return True, f"RBAC: allowed by {_described(binding, user)}"
+        return True, "a fixed right of this part of the plane"
+
+    def _bound(self, user: User, namespace: str) -> Iterable[tuple[dict[str, Any], list[Rule]]]:
+        """The bindings of a user that count in a namespace, with their rules."""
+        for binding in self._objects("clusterrolebindings"):
+            if _binds(binding, user):
+                yield binding, self._role(binding.get("roleRef") or {}, "")
+        for binding in self._objects("rolebindings") if namespace else ():
+            if binding["metadata"]["namespace"] == namespace and _binds(binding, user):
+                yield binding, self._role(binding.get("roleRef") or {}, namespace)
+
+    def _unknown_roles(self, user: User, namespace: str) -> str:
+        """Roles that bindings of the user name and nobody has written: a refusal's usual cause."""
+        missing: list[str] = []
+        for binding, _ in self._bound(user, namespace):
+            ref = binding.get("roleRef") or {}
+            kind = "clusterroles" if ref.get("kind") == "ClusterRole" else "roles"
+            name = ref.get("name", "")
+            key = name if kind == "clusterroles" else f"{namespace}/{name}"
+            if key not in self._state.tables[f"/{RBAC}/{kind}/"].entries:
+                missing.append(f'{kind[:-1]}.{RBAC} "{name}" not found')
+        if not missing:
+            return ""
+        return "RBAC: " + (missing[0] if len(missing) == 1 else f"[{', '.join(dict.fromkeys(missing))}]")
 
     def allows(
         self, user: User, verb: str, group: str, resource: str, subresource: str, namespace: str, name: str
@@ -463,18 +497,39 @@ def _not_covered(rule: Rule, held: Sequence[Rule]) -> list[str]:
     return found
 
 
+def _because(text: str, why: str) -> str:
+    return f"{text}: {why}" if why else text
+
+
+def _described(binding: dict[str, Any], user: User) -> str:
+    """A binding as upstream's reasons name it."""
+    meta, ref = binding["metadata"], binding.get("roleRef") or {}
+    namespace = meta.get("namespace") or ""
+    subject = _subject_of(binding, user) or {}
+    who = subject.get("name", "")
+    if subject.get("kind") == "ServiceAccount":
+        who = f"{who}/{subject.get('namespace') or namespace}"
+    kind, name = ("RoleBinding", f"{meta['name']}/{namespace}") if namespace else ("ClusterRoleBinding", meta["name"])
+    return f'{kind} "{name}" of {ref.get("kind", "")} "{ref.get("name", "")}" to {subject.get("kind", "")} "{who}"'
+
+
 def _binds(binding: dict[str, Any], user: User) -> bool:
+    return _subject_of(binding, user) is not None
+
+
+def _subject_of(binding: dict[str, Any], user: User) -> dict[str, Any] | None:
+    """As what a binding knows the user; None: not at all."""
     for subject in binding.get("subjects") or ():
         kind, name = subject.get("kind"), subject.get("name")
         if kind == "User" and name == user.name:
-            return True
+            return subject
         if kind == "Group" and name in user.groups:
-            return True
+            return subject
         if kind == "ServiceAccount":
             namespace = subject.get("namespace") or binding["metadata"].get("namespace", "")
             if user.name == f"system:serviceaccount:{namespace}:{name}":
-                return True
-    return False
+                return subject
+    return None
 
 
 def _denial(user: User, info: RequestInfo) -> str:

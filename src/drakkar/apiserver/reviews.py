@@ -8,6 +8,7 @@ from drakkar.apiserver.admission.webhooks import user_info
 from drakkar.apiserver.auth import Authenticator, User
 from drakkar.apiserver.catalog import Served
 from drakkar.apiserver.rbac import Authorizer, Rule
+from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.tokens import AUDIENCES, AccountTokens
 
 Object = dict[str, Any]
@@ -59,19 +60,15 @@ def _token(spec: Object, authenticator: Authenticator, accounts: AccountTokens) 
 def _access(authorizer: Authorizer, user: User, spec: Object) -> Object:
     asked: Object | None = spec.get("resourceAttributes")
     if asked is not None:
-        allowed = authorizer.allows(
-            user,
-            asked.get("verb") or "",
-            asked.get("group") or "",
-            asked.get("resource") or "",
-            asked.get("subresource") or "",
-            asked.get("namespace") or "",
-            asked.get("name") or "",
+        verb, group, resource, sub, namespace, name = (
+            asked.get(field) or "" for field in ("verb", "group", "resource", "subresource", "namespace", "name")
         )
+        info = RequestInfo(verb, "", group, "", resource or "*", namespace, name, sub)
     else:
         path: Object = spec.get("nonResourceAttributes") or {}
-        allowed = authorizer.allows_path(user, path.get("verb") or "", path.get("path") or "")
-    return {"allowed": allowed}
+        info = RequestInfo(path.get("verb") or "", path.get("path") or "")
+    allowed, why = authorizer.verdict(user, info)
+    return {"allowed": allowed, "reason": why} if why else {"allowed": allowed}
 
 
 def _rules(rules: Any, unlimited: bool) -> Object:

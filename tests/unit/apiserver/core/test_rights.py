@@ -124,7 +124,8 @@ def test_roles_grant_and_are_taken_back_at_once() -> None:
         assert (await refused(user.post(PODS, pod("p")))).code == 403
         review = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": "default"}}}
         asked = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        assert (await user.post(asked, review))["status"] == {"allowed": True}
+        why = 'RBAC: allowed by RoleBinding "b/default" of Role "r" to Group "team"'
+        assert (await user.post(asked, review))["status"] == {"allowed": True, "reason": why}
         await api.delete(f"{RBAC}/namespaces/default/rolebindings/b")
         assert (await refused(user.get(PODS))).code == 403
         assert (await user.post(asked, review))["status"] == {"allowed": False}
@@ -197,17 +198,17 @@ def test_roles_of_charts_are_added_to_those_for_users() -> None:
         binding = {"metadata": {"name": "b"}, "roleRef": ref, "subjects": subjects}
         await api.post(f"{RBAC}/namespaces/default/rolebindings", binding)
         dev = api.as_user("dev")
-        leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-        assert (await refused(dev.get(leases))).code == 403
+        capacities = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities"
+        assert (await refused(dev.get(capacities))).code == 403
         role = {
             "metadata": {"name": "chart-view", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-            "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}],
+            "rules": [{"apiGroups": ["storage.k8s.io"], "resources": ["csistoragecapacities"], "verbs": ["list"]}],
         }
         await api.post(f"{RBAC}/clusterroles", role)
         # View is part of edit, edit of admin.
-        await dev.get(leases)
+        await dev.get(capacities)
         await dev.post(CONFIGMAPS, {"metadata": {"name": "a"}})
-        assert (await refused(dev.post(leases, {"metadata": {"name": "l"}}))).code == 403
+        assert (await refused(dev.post(capacities, {"metadata": {"name": "l"}}))).code == 403
 
     play(scene)
 
