@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Protocol
 
 from drakkar.api.errors import UsageError
@@ -100,7 +102,14 @@ class Replica:
         await self._part.run()
 
 
-def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Client], Part]) -> int:
+def _forever(
+    args: argparse.Namespace,
+    what: str,
+    lease: str,
+    make: Callable[[Client], Part],
+    beside: Callable[[], contextlib.AbstractAsyncContextManager[str]] = lambda: contextlib.nullcontext(""),
+) -> int:
+    """Runs a component until a signal; ``beside`` is what every replica serves, leading or not, and gives its URL."""
     # Alone in its terminal, a component says when it cannot reach its server.
     configure("INFO")
     address = address_of(args.metrics_bind_address)
@@ -112,10 +121,12 @@ def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Cl
             loop.add_signal_handler(number, ended.set)
         async with targeted(args) as client:
             replica = Replica(args, client, lease, make)
-            async with serving(address, replica.missing, replica.metrics) as url:
+            async with serving(address, replica.missing, replica.metrics) as url, beside() as webhook:
                 print(f"{what} at work; Ctrl-C stops it", flush=True)
                 if url:
                     print(f"health and metrics at {url}", flush=True)
+                if webhook:
+                    print(f"admission webhook at {webhook}", flush=True)
                 work = asyncio.create_task(replica.run(), name=what)
                 stop = asyncio.create_task(ended.wait(), name="signal")
                 await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -131,11 +142,17 @@ def _forever(args: argparse.Namespace, what: str, lease: str, make: Callable[[Cl
 
 
 def scheduler(args: argparse.Namespace) -> int:
-    """Run the scheduler for pods with one scheduler name."""
-    from drakkar.scheduler import Scheduler
+    """Run the scheduler for gated pods and for those with one scheduler name."""
+    from drakkar.scheduler import GateScheduler, Scheduler
+
+    if bool(args.webhook) != bool(args.tls_cert) or bool(args.webhook) != bool(args.tls_key):
+        raise UsageError("--webhook, --tls-cert and --tls-key belong together: an API server calls by HTTPS only")
+    if args.webhook and args.mode == "own":
+        raise UsageError("--webhook gates pods, which --mode own leaves alone: use --mode gate")
+    kind = GateScheduler if args.mode == "gate" else Scheduler
 
     def make(client: Client) -> Scheduler:
-        return Scheduler(
+        return kind(
             client,
             SystemClock(),
             scheduler_names={args.scheduler_name},
@@ -143,7 +160,23 @@ def scheduler(args: argparse.Namespace) -> int:
             binding_timeout=args.binding_timeout,
         )
 
-    return _forever(args, "scheduler", f"drakkar-scheduler-{args.scheduler_name}", make)
+    return _forever(args, "scheduler", f"drakkar-scheduler-{args.scheduler_name}", make, lambda: _webhook(args))
+
+
+@contextlib.asynccontextmanager
+async def _webhook(args: argparse.Namespace) -> AsyncIterator[str]:
+    """Serves the webhook that gates pods, where it is asked for; it knows nothing, so every replica may answer."""
+    from drakkar.client import admission
+    from drakkar.scheduler.webhook import review
+
+    address = address_of(args.webhook)
+    if address is None:
+        yield ""
+        return
+    host, port = address
+    asked = functools.partial(review, args.scheduler_name)
+    async with admission.serving(asked, host, port, Path(args.tls_cert), Path(args.tls_key)) as bound:
+        yield f"https://{host}:{bound}/"
 
 
 def controllers(args: argparse.Namespace) -> int:

@@ -488,17 +488,36 @@ def _components(commands: _Sub) -> None:
         "run the scheduler alone against any API server",
         """\
 examples:
-  drakkar scheduler --kubeconfig admin.conf        for pods with schedulerName: drakkar
+  drakkar scheduler --kubeconfig admin.conf        gated pods, and pods with schedulerName: drakkar
+  drakkar scheduler --mode own                     pods with schedulerName: drakkar only
   drakkar scheduler --metrics-bind-address :10259  in a pod; start several: one works, the others stand by
+  drakkar scheduler --webhook :8443 --tls-cert tls.crt --tls-key tls.key
+                                                   gates pods of namespaces labelled drakkar.dev/gate=enabled
 
+A gated pod (scheduling gate drakkar.dev/allocation) gets its devices here and is bound by its own scheduler, for
+most the cluster's; docs/how-to/beside-kube-scheduler.md tells how. A pod with our scheduler name is bound here.
 SIGTERM hands the Lease over at once; docs/reference/scheduler.md tells what is decided and why a pod waits.""",
     )
     command.add_argument(
         "--scheduler-name",
         default="drakkar",
         metavar="NAME",
-        help="pods with this schedulerName are ours (default: drakkar)",
+        help="pods with this schedulerName are bound here, in both modes (default: drakkar)",
     )
+    command.add_argument(
+        "--mode",
+        choices=("gate", "own"),
+        default="gate",
+        help="gate (default): also allocate for pods with our scheduling gate, and lift it; own: leave those alone",
+    )
+    command.add_argument(
+        "--webhook",
+        default="",
+        metavar="HOST:PORT",
+        help="serve the admission webhook that gates pods there, by HTTPS",
+    )
+    command.add_argument("--tls-cert", metavar="FILE", help="certificate of the webhook, PEM")
+    command.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
     command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
     command.add_argument(
         "--binding-timeout",

@@ -6,21 +6,15 @@ configuration sends it claims and claim templates of all versions; the manifests
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from drakkar.api.errors import EnvironmentProblem
 from drakkar.api.meta import Object
 from drakkar.api.tree import at, child, children, text
+from drakkar.client import admission
 from drakkar.driver.config import ConfigProblem, Configs, decode_config
-
-#: Largest AdmissionReview in bytes: an object of the API server's limit, old and new.
-_LONGEST = 8 << 20
 
 
 def review(driver: str, configs: Configs, asked: Object) -> Object:
@@ -54,31 +48,5 @@ async def serving(
     driver: str, configs: Configs, host: str, port: int, certificate: Path, key: Path
 ) -> AsyncIterator[int]:
     """Answer at `https://host:port/` as long as the block lasts; gives the port. Raises EnvironmentProblem."""
-    from aiohttp import web
-
-    async def answer(asked: web.Request) -> web.Response:
-        try:
-            body: Any = msgspec.json.decode(await asked.read())
-        except msgspec.DecodeError:
-            return web.Response(status=400, text="the body is no JSON")
-        if not isinstance(body, dict) or not isinstance(body.get("request"), dict):
-            return web.Response(status=400, text="the body is no AdmissionReview")
-        return web.Response(body=msgspec.json.encode(review(driver, configs, body)), content_type="application/json")
-
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise EnvironmentProblem(f"certificate {certificate} with key {key} cannot be used: {error}") from error
-    application = web.Application(client_max_size=_LONGEST)
-    application.router.add_post("/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None, handle_signals=False)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
-        except OSError as error:
-            raise EnvironmentProblem(f"webhook at {host}:{port}: cannot be bound: {error.strerror}") from error
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with admission.serving(partial(review, driver, configs), host, port, certificate, key) as bound:
+        yield bound
