@@ -1,12 +1,22 @@
-"""The chart with helm 4: it lints, says what is wrong with values, gives what ``deploy/`` has, and installs."""
+"""The chart with helm 4: it lints, says what is wrong with values, gives what ``deploy/`` has, and installs.
+
+The plain manifests with kubectl: processes with the flags and tokens of their accounts do the work.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from drakkar.api.kinds import POD, RESOURCECLAIM, RESOURCEPOOLSTATUSREQUEST
 from drakkar.api.meta import Object
@@ -17,7 +27,7 @@ from tests.support import chart
 from tests.support.eventually import eventually
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
-from tests.unit.deploy.test_manifests import TEMPLATE, at_work, node, pod, replica, site
+from tests.unit.deploy.test_manifests import TEMPLATE, at_work, container, node, pod, replica, site, workloads
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -73,7 +83,7 @@ def test_the_kind_is_that_of_the_example() -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("scheduler.mode=gate", "/scheduler/mode"),
+        ("scheduler.mode=both", "/scheduler/mode"),
         ("scheduler.schedulerName=default-scheduler", "/scheduler/schedulerName"),
         ("controllers.only={garbage}", "/controllers/only/0"),
         ("controllers.only={}", "/controllers/only"),
@@ -87,6 +97,19 @@ def test_wrong_values_are_named(setting: str, said: str) -> None:
     done = chart.helm("template", "drakkar", str(chart.CHART), "--set", setting)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_own_mode_has_fewer_rights() -> None:
+    verbs: dict[str, set[str]] = {}
+    for mode in ("own", "gate"):
+        (role,) = [
+            obj
+            for obj in chart.objects(chart.template(f"scheduler.mode={mode}"))
+            if obj["kind"] == "ClusterRole" and obj["metadata"]["name"] == "drakkar-scheduler"
+        ]
+        verbs[mode] = {verb for rule in role["rules"] if "pods" in rule["resources"] for verb in rule["verbs"]}
+    assert verbs["own"] == {"get", "list", "watch"}
+    assert verbs["gate"] - verbs["own"] == {"patch", "delete"}
 
 
 def test_everything_on_is_taken_and_the_rights_of_all_controllers_suffice() -> None:
@@ -150,3 +173,72 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
         helm.run("uninstall", "drakkar", "--namespace", chart.NAMESPACE, "--wait", "--timeout", "60s")
         assert "computedomains" in kubectl.run("get", "crd", "-o", "name")
         assert "drakkar" not in kubectl.run("get", "clusterroles,validatingadmissionpolicies", "-o", "name")
+
+
+def test_plain_manifests_with_the_accounts_tokens(tmp_path: Path) -> None:
+    """Two scheduler processes over TLS; the one that works is stopped, the other goes on."""
+    flags = ("--fleet", "tpu-16", "--sync", "normal", "--no-scheduler", *FAST)
+    with Up(tmp_path / "data", *flags) as up:
+        kubectl = Kubectl(up.kubeconfig, tmp_path / "home")
+        for name in ("namespace", "scheduler", "controllers"):
+            kubectl.run("apply", "--server-side", "-f", str(chart.MANIFESTS / f"{name}.yaml"))
+        account = f"system:serviceaccount:{chart.NAMESPACE}:drakkar-scheduler"
+        for question, answer in (
+            ("create pods --subresource=binding", "yes"),
+            ("get secrets", "no"),
+            ("create pods", "no"),
+            ("patch nodes", "no"),
+        ):
+            said = kubectl.ask("auth", "can-i", *question.split(), "--as", account, "-n", "default").stdout.strip()
+            assert said == answer, question
+        mine = tmp_path / "kubeconfig"
+        config = yaml.safe_load(up.kubeconfig.read_text())
+        token = kubectl.run("-n", chart.NAMESPACE, "create", "token", "drakkar-scheduler").strip()
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        mine.write_text(yaml.safe_dump(config))
+
+        def holder() -> str:
+            lease = ("lease", "drakkar-scheduler-drakkar", "-o", "jsonpath={.spec.holderIdentity}")
+            return kubectl.ask("-n", chart.NAMESPACE, "get", *lease).stdout
+
+        def bound(name: str) -> str:
+            return kubectl.run("get", "pod", name, "-o", "jsonpath={.spec.nodeName}")
+
+        kubectl.run("apply", "-f", str(chart.ROOT / "examples" / "tpu" / "deviceclass.yaml"))
+        kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump(TEMPLATE))
+        with scheduler(mine) as first:
+            until(holder)
+            with scheduler(mine):
+                kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump(pod("one", "tpu")))
+                until(lambda: bound("one"))
+                before = holder()
+                first.terminate()
+                assert first.wait(20) == 0
+                until(lambda: holder() not in ("", before))
+                kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump(pod("two", "tpu")))
+                until(lambda: bound("two"))
+
+
+@contextmanager
+def scheduler(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with the flags of ``deploy/``, but for the port."""
+    (workload,) = workloads("scheduler")
+    flags = [*container(workload)["args"], "--metrics-bind-address=127.0.0.1:0"]
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    process = subprocess.Popen([sys.executable, "-m", "drakkar.cli", *flags], env=env)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(20)
+
+
+def until(read: Callable[[], Any], patience: float = 20) -> Any:
+    """What is read, once it is true of something."""
+    deadline = time.monotonic() + patience
+    while not (found := read()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found

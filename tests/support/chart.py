@@ -30,7 +30,13 @@ _OFF = ("scheduler.enabled=false", "controllers.enabled=false")
 def all_on() -> list[str]:
     """Settings with which everything is rendered."""
     drivers = [f"drivers.{name}.enabled=true" for name in DRIVERS]
-    return [*drivers, "serviceMonitor.enabled=true", "controllers.only={tainteviction,node-loss,claims,poolstatus}"]
+    return [
+        *drivers,
+        "scheduler.webhook.enabled=true",
+        "serviceMonitor.enabled=true",
+        "networkPolicy.dns=true",
+        "controllers.only={tainteviction,node-loss,claims,poolstatus}",
+    ]
 
 
 def helm(*words: str) -> subprocess.CompletedProcess[str]:

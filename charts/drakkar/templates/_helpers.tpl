@@ -46,7 +46,8 @@ readinessProbe:
   periodSeconds: 5
 {{- end -}}
 
-{{/* A Deployment; dict root, part (also its component), args (list), settings (values of the part), port (or 0). */}}
+{{/* A Deployment; dict root, part (also its component), args (list), settings (values of the part), port (or 0),
+     tls (name of a Secret, or empty). */}}
 {{- define "drakkar.deployment" -}}
 {{- $name := printf "%s-%s" (include "drakkar.fullname" .root) .part }}
 apiVersion: apps/v1
@@ -84,13 +85,19 @@ spec:
         {{- end }}
         resources: {{- toYaml .settings.resources | nindent 10 }}
         securityContext: {{- include "drakkar.unprivileged" . | nindent 10 }}
+        {{- if .tls }}
+        volumeMounts: [{name: tls, mountPath: /tls, readOnly: true}]
+      volumes: [{name: tls, secret: {secretName: {{ .tls }}}}]
+        {{- end }}
       topologySpreadConstraints:
       - maxSkew: 1
         topologyKey: kubernetes.io/hostname
         whenUnsatisfiable: ScheduleAnyway
         labelSelector:
           matchLabels: {{- include "drakkar.selector" (list .root .part) | nindent 12 }}
-      {{- include "drakkar.placement" .settings | nindent 6 }}
+      {{- with include "drakkar.placement" .settings | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
 {{- end -}}
 
 {{- define "drakkar.placement" -}}

@@ -34,7 +34,7 @@ from drakkar.drivers.computedomain.command import DomainStatus, control, label_n
 from drakkar.drivers.computedomain.names import COMPUTEDOMAIN
 from drakkar.drivers.example.driver import ExampleDriver
 from drakkar.drivers.tpu.driver import TpuDriver
-from drakkar.scheduler import Scheduler
+from drakkar.scheduler import GateScheduler, Scheduler
 from drakkar.store.memory import MemoryBackend
 from tests.support.eventually import eventually
 
@@ -161,6 +161,9 @@ def test_namespaces_and_accounts_are_those_of_the_bindings() -> None:
 #: Writes that let a part change what runs or who may do what; which part has them is said here and nowhere else.
 STRONG = {
     ("scheduler", "", "pods/binding", "create"),
+    # Gate mode.
+    ("scheduler", "", "pods", "patch"),
+    ("scheduler", "", "pods", "delete"),
     ("controllers", "", "pods", "delete"),
     ("driver-computedomain", "", "nodes", "patch"),
 }
@@ -312,7 +315,7 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
             await made.create(node("a", 0))
             await made.create(TEMPLATE)
             clock = SystemClock()
-            scheduler = replica(made, "scheduler", lambda c: Scheduler(c, clock, scheduler_names={"drakkar"}))
+            scheduler = replica(made, "scheduler", lambda c: GateScheduler(c, clock, scheduler_names={"drakkar"}))
             controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"tainteviction"}))
             tpu = made.part("driver-tpu")
             # What kube-controller-manager does on a cluster.
@@ -376,7 +379,7 @@ def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
             gang = {"schedulingPolicy": {"gang": {"minCount": 1}}}
             group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": gang}
             await made.create({"apiVersion": "scheduling.k8s.io/v1beta1", **group})
-            scheduler = replica(made, "scheduler", lambda c: Scheduler(c, clock, scheduler_names={"drakkar"}))
+            scheduler = replica(made, "scheduler", lambda c: GateScheduler(c, clock, scheduler_names={"drakkar"}))
             controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"tainteviction"}))
 
             def plain(name: str, **fields: Any) -> dict[str, Any]:
@@ -392,6 +395,12 @@ def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
                 await made.create(plain("extended", resources={"limits": {"example.com/gpu": "1"}}))
                 await eventually(lambda: read("extended"), pod_node)
                 assert (await read("extended"))["status"]["extendedResourceClaimStatus"]
+                gated = plain("gated", schedulingGates=[{"name": "drakkar.dev/allocation"}], schedulerName="other")
+                gated["metadata"]["ownerReferences"] = [
+                    {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+                ]
+                await made.create(gated)
+                await eventually(lambda: read("gated"), lambda pod: not pod["spec"].get("schedulingGates"))
                 await made.create(plain("elsewhere", nodeSelector={"no": "such"}))
                 await eventually(lambda: read("elsewhere"), lambda pod: "Unschedulable" in str(pod["status"]))
                 await made.create(plain("member", schedulingGroup={"podGroupName": "g"}))
@@ -410,6 +419,13 @@ def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
                     return (await admin.get(DEVICETAINTRULE, "r")).status
 
                 await eventually(ruled, lambda status: "EvictionInProgress" in str(status))
+                # The node of the lifted pod goes before its scheduler has bound it: its owner is to make it anew.
+                await admin.delete(NODE, "a")
+
+                async def names() -> set[str]:
+                    return {item["metadata"]["name"] for item in (await admin.list(POD)).items}
+
+                await eventually(names, lambda left: "gated" not in left)
             assert made.refused == []
 
     asyncio.run(run())
