@@ -43,14 +43,13 @@ DIFFERENT = {
     "get -w json": "another certificate; and upstream describes its bundle in an annotation",
     "describe node tn-1": "nobody hints at the life of secrets (annotation node.alpha.kubernetes.io/ttl)",
     "can-i sub": "no reason is given with a refusal",
-    "can-i list": "the bootstrap roles are fewer",
     "whoami": "another name; certificates leave no credential id",
     "version": "the version says that it is ours",
     "get --raw version": "the same",
     "api-versions": "lifecycle.k8s.io/v1alpha1 is served",
     "cluster-info": "recorded without TLS",
     "get --raw readyz": "the checks are our own",
-    "get rc,svc": "there is no Service kubernetes; and the address is another one",
+    "get rc,svc": "the address of the Service is another one",
     "get all": "the same",
 }
 
