@@ -558,13 +558,24 @@ class Registry:
             if meta.get("uid"):
                 text = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
                 raise StatusError(status.conflict(view.served.group, view.served.plural, name, text))
-            new = server_side_apply(None, patch, options.manager, options.force, schema, "", now, reset=reset)
+            # A copy: the patch may be needed once more.
+            new = decode(encode(patch))
+            new = server_side_apply(None, new, options.manager, options.force, schema, "", now, reset=reset)
             new["metadata"] = {**(new.get("metadata") or {}), "name": name}
             managed = new["metadata"].pop("managedFields", None)
             if attributes is not None:
                 attributes.operation = "CREATE"
-            made = await self.create(view, namespace, new, options, warnings, managed=managed, attributes=attributes)
-            return made, True
+            try:
+                made = await self.create(
+                    view, namespace, new, options, warnings, managed=managed, attributes=attributes
+                )
+                return made, True
+            except StatusError as error:
+                # Somebody was quicker: what was to be created is applied to what is there.
+                if error.reason != "AlreadyExists":
+                    raise
+            if attributes is not None:
+                attributes.operation = "UPDATE"
 
         def transform(old: Object) -> Object:
             merged = server_side_apply(

@@ -516,12 +516,20 @@ class ApiServer:
             raise StatusError(status.bad_request(text))
         key = f"{namespace}/{info.name}" if namespace else info.name
         if not info.subresource and self.registry.creates_on_update(view) and key not in view.table.entries:
-            meta = obj.setdefault("metadata", {})
+            new: Object = msgspec.json.decode(_encode(obj))
+            meta = new.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
             attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
-            entry = await self.registry.create(view, namespace, obj, options, exchange.warnings, attributes=attributes)
-            return _object(renderer, view, entry, 201)
+            try:
+                entry = await self.registry.create(
+                    view, namespace, new, options, exchange.warnings, attributes=attributes
+                )
+                return _object(renderer, view, entry, 201)
+            except StatusError as error:
+                # Somebody was quicker, at this server or another one: then it is an update, judged as such.
+                if error.reason != "AlreadyExists":
+                    raise
         # Admission or other servers may make it start anew, and each attempt uses up what it is given.
         sent = _encode(obj) if self.registry.admission.configured or self.peers is not None else None
         entry = await self.registry.update(

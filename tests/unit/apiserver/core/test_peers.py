@@ -111,6 +111,17 @@ def test_quarrels_about_one_object_have_one_winner_each(member: Etcd) -> None:
         )
         assert len({obj["metadata"]["name"] for obj in generated}) == 40
 
+        # A PUT that comes second finds the object, whichever server it asked: it is an update, as with one server.
+        services = "/api/v1/namespaces/default/services"
+        put = await asyncio.gather(
+            *(
+                api.put(f"{services}/{name}", {"metadata": {"name": name}, "spec": {"ports": [{"port": 80 + at}]}})
+                for name in ("s", "t", "u")
+                for at, api in enumerate((one, two) * 3)
+            )
+        )
+        assert len({obj["metadata"]["uid"] for obj in put}) == 3
+
         gone = await asyncio.gather(*(outcome(api.delete(f"{CONFIGMAPS}/same")) for api in (one, two) * 5))
         assert sorted(gone) == ["", *["NotFound"] * 9]
 

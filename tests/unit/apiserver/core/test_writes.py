@@ -521,3 +521,42 @@ def test_a_client_that_goes_away_blocks_nobody() -> None:
             assert told["data"]["here"] == str(n)
 
     play(scene)
+
+
+def test_creates_by_put_and_apply_that_meet_become_updates() -> None:
+    services = "/api/v1/namespaces/default/services"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+    def service(port: int) -> Object:
+        return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": port}]}}
+
+    async def scene(api: Api) -> None:
+        first, second = await asyncio.gather(*(api.put(f"{services}/s", service(port)) for port in (80, 81)))
+        assert first["metadata"]["uid"] == second["metadata"]["uid"]
+        assert int(first["metadata"]["resourceVersion"]) < int(second["metadata"]["resourceVersion"])
+        assert second["spec"]["clusterIP"] == first["spec"]["clusterIP"]
+        assert (await api.get(f"{services}/s"))["spec"]["ports"][0]["port"] == 81
+        # Where an update has to name a revision, whoever comes second has none to name.
+        lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+        outcomes = await asyncio.gather(
+            *(api.put(f"{leases}/l", lease | {"spec": {"holderIdentity": who}}) for who in "ab"), return_exceptions=True
+        )
+        refusal = outcomes[1]
+        assert isinstance(refusal, Refused)
+        assert refusal.code == 422
+        assert "metadata.resourceVersion" in str(refusal)
+        # Two managers apply what is not there: both are in.
+        one, two = (
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {key: key}} for key in "ab"
+        )
+        await asyncio.gather(
+            *(
+                api.patch(f"{CONFIGMAPS}/m?fieldManager={who}", body, "apply")
+                for who, body in (("one", one), ("two", two))
+            )
+        )
+        both = await api.get(f"{CONFIGMAPS}/m")
+        assert both["data"] == {"a": "a", "b": "b"}
+        assert [entry["manager"] for entry in both["metadata"]["managedFields"]] == ["one", "two"]
+
+    play(scene)
