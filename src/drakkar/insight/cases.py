@@ -21,10 +21,11 @@ from drakkar.api import kinds, names, objects
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.groups import group_of
 from drakkar.api.kinds import Kind
-from drakkar.api.manifests import documents, parse_objects
+from drakkar.api.manifests import parse_objects
 from drakkar.api.meta import Object
 from drakkar.client import Client
 from drakkar.insight.dump import DUMPED, read
+from drakkar.insight.expectation import read_expectation
 from drakkar.insight.explain import Explanation, explain, lines
 
 PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
@@ -70,7 +71,7 @@ class _Device:
 async def run_case(folder: Path, *, plane_factory: PlaneFactory, shuffle_seed: int | None = None) -> CaseResult:
     """Run one case folder. Raises UsageError for files that are missing or not YAML."""
     result = CaseResult(folder.name)
-    expect = _expectation(folder)
+    expect = read_expectation(folder / "expect.yaml", _read(folder / "expect.yaml"))
     cluster, workload = (
         parse_objects(_read(folder / name), str(folder / name)) for name in ("cluster.yaml", "workload.yaml")
     )
@@ -227,15 +228,15 @@ class _Run:
             said = (objects.condition(pod, names.POD_SCHEDULED) or {}).get("message", "")
             self.misses.append(f"pod {name}: {f'runs on {node}' if node else f'is pending ({said})'}")
             return
-        if node and entry.get("node") and node not in entry["node"]:
+        if node and entry.get("node") and node not in _listed(entry["node"]):
             self.misses.append(f"pod {name}: runs on {node}, expected {entry['node']}")
         if "devices" in entry:
             self._devices(name, entry["devices"], held[name])
-        if not node and entry.get("reason"):
+        if not node:
             pending = self.pending.get(name)
             word = pending.reason if pending is not None else "nothing"
             text = "\n".join(lines(pending)) if pending is not None else ""
-            if word != entry["reason"]:
+            if entry.get("reason") and word != entry["reason"]:
                 self.misses.append(f"pod {name}: pending because of {word}, expected {entry['reason']} ({text})")
             missing = [mention for mention in entry.get("mentions") or () if mention not in text]
             if missing:
@@ -292,19 +293,12 @@ class _Run:
                     self.misses.append(f"namespace {namespace}: used {name} is {used.get(name)}, expected {amount}")
 
 
-def _expectation(folder: Path) -> dict[str, Any]:
-    path = folder / "expect.yaml"
-    (found,) = documents(_read(path), str(path))[:1] or [None]
-    if not isinstance(found, dict) or found.get("format") != 1:
-        raise UsageError(f"{path}: no expectation of format 1")
-    return found
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: {why}; a case has cluster.yaml, workload.yaml and expect.yaml") from error
 
 
 def _shuffle(cluster: list[Object], rng: random.Random) -> None:

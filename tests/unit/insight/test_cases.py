@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,29 @@ def test_an_object_that_is_refused_unexpectedly_is_a_miss(tmp_path: Path):
     assert miss.startswith("Pod bad: refused:")
 
 
+@pytest.mark.parametrize(
+    ("expect", "fault"),
+    [
+        ({"pod": []}, "unknown field `pod`"),
+        ({"pods": [{"name": "p", "scheduled": True, "nodes": ["n"]}]}, r"unknown field `nodes` - at `\$.pods\[0\]`"),
+        ({"pods": [{"name": "p"}]}, "missing required field `scheduled`"),
+        ({"checks": [{}]}, r"checks\[0\] must have one of distinct"),
+    ],
+)
+def test_a_misspelt_expectation_is_refused(tmp_path: Path, expect: dict[str, Any], fault: str):
+    """Passed over, it would be an expectation that nothing can miss."""
+    with pytest.raises(UsageError, match=fault):
+        case(tmp_path, expect)
+
+
+def test_words_are_looked_for_without_a_reason_and_one_node_may_stand_alone(tmp_path: Path):
+    entry = {"name": "p", "scheduled": False, "mentions": ["zebra"]}
+    assert "does not mention ['zebra']" in case(tmp_path, {"pods": [entry]}, template(3), pod("p", 3)).misses[0]
+    # The node is n: its name is part of "next", but is not that node.
+    found = case(tmp_path, {"pods": [{"name": "p", "scheduled": True, "node": "next"}]}, template(1), pod("p", 1))
+    assert found.misses == ["pod p: runs on n, expected next"]
+
+
 def test_a_folder_without_expectation_is_a_usage_error(tmp_path: Path):
     with pytest.raises(UsageError, match=r"expect\.yaml"):
         asyncio.run(run_case(tmp_path, plane_factory=case_plane))
@@ -145,3 +169,12 @@ def test_what_a_reason_must_not_mention(tmp_path: Path):
     result = case(tmp_path, {"pods": [entry]}, template(3), pod("p", 3))
     assert len(result.misses) == 1
     assert "the reason mentions ['published']" in result.misses[0]
+
+
+def test_the_case_of_the_how_to(tmp_path: Path):
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "your-own-case.md"
+    files = re.findall(r"`two-gpus/(\S+)`:\n\n```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(files) == 3
+    for name, text in files:
+        (tmp_path / name).write_text(text)
+    assert asyncio.run(run_case(tmp_path, plane_factory=case_plane)).misses == []
