@@ -225,6 +225,17 @@ def test_containers_get_no_more_than_they_need() -> None:
     assert rooted == {"driver-nic", "driver-cpu", "driver-example"}
 
 
+def test_hooks_have_a_python_of_the_node() -> None:
+    """The same path within and without, read-only, and nothing of the image in it."""
+    own = {w["metadata"]["name"]: container(w) for w in workloads() if "command" in container(w)}
+    assert set(own) == {"drakkar-driver-nic", "drakkar-driver-cpu"}
+    for it in own.values():
+        python = Path(it["command"][0])
+        folders = [m for m in it["volumeMounts"] if python.is_relative_to(m["mountPath"])]
+        assert [m["readOnly"] for m in folders] == [True]
+        assert {"name": "PYTHONPATH", "value": ""} in it["env"]
+
+
 # flags
 
 
