@@ -9,6 +9,8 @@ from drakkar.api.errors import EnvironmentProblem, UsageError
 from drakkar.cli.target import kubeconfig_of
 
 _STORE = "drakkar.db"
+#: File in the data folder of a server on etcd: the URL of its store.
+ETCD_NOTE = "etcd.url"
 
 
 def backup(args: argparse.Namespace) -> int:
@@ -42,10 +44,25 @@ def restore(args: argparse.Namespace) -> int:
 def _folder(args: argparse.Namespace) -> Path:
     """The data folder: named, or the one in which the kubeconfig of an embedded plane lies."""
     if args.data:
-        return Path(args.data).expanduser().absolute()
+        folder = Path(args.data).expanduser().absolute()
+        _refuse_etcd(folder)
+        return folder
     config = kubeconfig_of(args).absolute()
+    _refuse_etcd(config.parent)
     if not (config.parent / _STORE).is_file():
         raise UsageError(
             f"{config} belongs to no embedded SQLite store ({_STORE} is not beside it); name the folder with --data"
         )
     return config.parent
+
+
+def _refuse_etcd(folder: Path) -> None:
+    """UsageError for the folder of a server on etcd, naming what backs that up."""
+    note = folder / ETCD_NOTE
+    if note.is_file():
+        url = note.read_text()
+        endpoints = url.removeprefix("etcd://").partition("/")[0]
+        raise UsageError(
+            f"{folder} belongs to a server on {url}, whose objects are in etcd; back them up with: "
+            f"etcdctl --endpoints={endpoints.rpartition(',')[2]} snapshot save FILE"
+        )

@@ -29,6 +29,7 @@ from drakkar.apiserver.authority import open_shared_pki
 from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.tokens import signing_key
+from drakkar.cli.backup import ETCD_NOTE
 from drakkar.client import Client, MemoryTransport, kubeconfig
 from drakkar.client.clock import SystemClock
 from drakkar.store import SharedBackend
@@ -228,6 +229,7 @@ class Plane:
         server.audit = _audit(options)
         # Only now is the folder known to be ours alone.
         _keep_fleet(options)
+        _keep_store(options)
         pki = self._pki(server)
         server.accounts.key = signing_key(pki.folder / "ca.key")
         if options.token_file is not None:
@@ -429,6 +431,15 @@ def _keep_fleet(options: PlaneOptions) -> None:
 
     if options.fleet is not None:
         (options.data / "fleet.yaml").write_bytes(fleet_file(options.fleet).read_bytes())
+
+
+def _keep_store(options: PlaneOptions) -> None:
+    """Leave word for ``drakkar backup`` that the objects of this folder are in etcd."""
+    note = options.data / ETCD_NOTE
+    if options.etcd:
+        note.write_text(options.store)
+    else:
+        note.unlink(missing_ok=True)
 
 
 def _remembered_port(data: Path) -> int:
