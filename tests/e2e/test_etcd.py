@@ -94,15 +94,16 @@ def test_etcd_dies_and_comes_back(tmp_path: Path, etcd: Etcd) -> None:
 
     async def write(up: Up) -> set[str]:
         names: set[str] = set()
+        restarts: list[asyncio.Task[object]] = []
         async with connect(up.kubeconfig) as client:
             for number in range(60):
                 if number == 20:
                     etcd.kill()
-                    restart = asyncio.create_task(asyncio.to_thread(lambda: (time.sleep(1), etcd.start())))
+                    restarts.append(asyncio.create_task(asyncio.to_thread(lambda: (time.sleep(1), etcd.start()))))
                 node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}}
                 await client.create(kinds.NODE, node)
                 names.add(f"node-{number}")
-            await restart
+            await asyncio.gather(*restarts)
         return names
 
     with _up(tmp_path, etcd) as up:

@@ -74,8 +74,11 @@ def test_deployment_rolls_out_and_back_and_goes() -> None:
 
             async def settled(revision: str) -> Any:
                 def holds(found: Any) -> bool:
+                    # The revision is written before the status, which may still be that of the revision before.
+                    seen = found["status"].get("observedGeneration") == found["metadata"]["generation"]
                     counts = [found["status"].get(f) for f in ("replicas", "updatedReplicas", "availableReplicas")]
-                    return found["metadata"].get("annotations", {}).get(REVISION) == revision and counts == [3] * 3
+                    at = found["metadata"].get("annotations", {}).get(REVISION)
+                    return seen and at == revision and counts == [3] * 3
 
                 return await eventually(lambda: client.get(DEPLOYMENT, "w", "default"), holds)
 
