@@ -282,7 +282,13 @@ def _batch_tools(commands: _Sub) -> None:
         "allocate",
         "batch:allocate",
         "answer allocation scenarios (NDJSON in, NDJSON out)",
-        "Scenarios and answers have the form of the reference allocator's batch mode.",
+        """\
+examples:
+  drakkar allocate scenarios.ndjson.gz                     one answer a line, in their order
+  drakkar allocate --policy upstream < one-scenario.json   as kube-scheduler's allocator answers
+
+A line is one scenario: id, nodes, deviceClasses, resourceSlices, claims, try (all, any or the name of a node).
+Scenarios and answers have the form of the reference allocator's batch mode.""",
     )
     command.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="scenarios; - or nothing: standard input; may end in .gz"
@@ -291,7 +297,14 @@ def _batch_tools(commands: _Sub) -> None:
         "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose answer (default: drakkar)"
     )
     command = _command(
-        commands, "cel", "batch:cel", "evaluate case files of device selectors, one JSON line per case out"
+        commands,
+        "cel",
+        "batch:cel",
+        "evaluate case files of device selectors, one JSON line per case out",
+        """\
+example: drakkar cel cases.json
+
+The form of a file and of an answer: docs/reference/cel.md.""",
     )
     command.add_argument("files", nargs="+", metavar="FILE", help="case file (devices, cases); may end in .gz")
 
@@ -345,7 +358,12 @@ def _verify(commands: _Sub) -> None:
         "verify",
         "verify:run",
         "audit a cluster: double allocation, overdrawn counters, orphans",
-        "Exit 0: clean. Exit 1: findings, one line each.",
+        """\
+examples:
+  drakkar verify                    the live cluster
+  drakkar verify -f dump.json       what `drakkar dump` or kubectl get … -o yaml wrote
+
+Exit 0: clean. Exit 1: findings, one line each; docs/reference/verify.md lists the rules.""",
     )
     command.add_argument(
         "-f", dest="dump", metavar="DUMP", help="a dump (kubectl get … -o yaml) instead of a live cluster"
@@ -360,7 +378,12 @@ def _backups(commands: _Sub) -> None:
         "backup",
         "backup:backup",
         "copy the embedded SQLite store into one file, also while `drakkar up` runs",
-        "The file holds everything acknowledged before the command began, Secrets included; its mode is 0600.",
+        """\
+examples:
+  drakkar backup lab.backup                 of your running `drakkar up`, or of $KUBECONFIG
+  drakkar backup --data ~/lab lab.backup    of a folder, whether or not a server runs on it
+
+The file holds everything acknowledged before the command began, Secrets included; its mode is 0600.""",
     )
     command.add_argument("file", metavar="FILE", help="where the copy goes; replaced only by a whole one")
     which = command.add_mutually_exclusive_group()
@@ -371,7 +394,10 @@ def _backups(commands: _Sub) -> None:
         "restore",
         "backup:restore",
         "make a data folder for `drakkar up` from a backup",
-        "The backup is checked first; a folder that a running `drakkar up` uses is refused, also with --force.",
+        """\
+example: drakkar restore lab.backup --data ~/lab-2, then drakkar up --data ~/lab-2
+
+The backup is checked first; a folder that a running `drakkar up` uses is refused, also with --force.""",
     )
     command.add_argument("file", metavar="FILE", help="a file that `drakkar backup` wrote")
     command.add_argument("--data", metavar="DIR", required=True, help="the folder to fill")
@@ -379,13 +405,26 @@ def _backups(commands: _Sub) -> None:
 
 
 def _node(commands: _Sub) -> None:
-    node = _command(commands, "node", "node:run", "hollow nodes: make one fail, recover, or run some")
+    node = _command(
+        commands, "node", "node:run", "make this machine a node; make hollow nodes fail and recover, or run some"
+    )
     actions = node.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, text in (
         ("fail", "silence a hollow node: heartbeats, pods, everything (nothing else is told)"),
         ("recover", "revive a hollow node that was made to fail"),
     ):
-        action = _command(actions, name, f"node:{name}", text)
+        action = _command(
+            actions,
+            name,
+            f"node:{name}",
+            text,
+            f"""\
+examples:
+  drakkar node {name} host-0
+  drakkar node {name} host-0 host-1
+
+A silent node becomes NotReady after --node-grace of `drakkar up` (40 s); see docs/how-to/lose-a-node.md.""",
+        )
         action.add_argument("names", nargs="+", metavar="NAME", help="node name")
         _target(action)
     _agent(actions)

@@ -101,7 +101,7 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Config:
     if not host or not runs_in_pod(folder):
         raise EnvironmentProblem(
             "not running in a pod with a service account (KUBERNETES_SERVICE_HOST or its token is missing); "
-            "name a kubeconfig by --kubeconfig"
+            "name a kubeconfig by --kubeconfig or $KUBECONFIG"
         )
     namespace = folder / "namespace"
     return Config(
