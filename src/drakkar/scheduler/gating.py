@@ -227,27 +227,27 @@ class GateScheduler(Scheduler):
             await self._recorder.record(POD, pod, "Warning", "AllocationLost", cure(loss, pod))
 
     async def _replace(self, pod: Object, loss: Loss) -> None:
-        """Deletes exactly this state of the pod: one that has been bound meanwhile is left alone."""
+        """Has the owner make the pod anew, unless it has been bound meanwhile.
+
+        First one write of exactly the state that was seen says that the pod has failed by a disruption. From then on
+        no node starts it, and Jobs can tell by it that the pod is no failure of their own; then it is deleted.
+        """
         message = f"{loss.message}; deleted so that its owner creates it anew, gated"
         try:
-            # Jobs do not count such pods as failures where their podFailurePolicy says so.
-            marked = await self._tell(pod, DISRUPTION_TARGET, "True", loss.reason, message)
-            version = resource_version_of(marked)
-            await self._client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod), resource_version=version)
+            await self._tell(pod, DISRUPTION_TARGET, "True", loss.reason, message, phase="Failed")
+            await self._client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod))
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
-            fresh = await self._committer.pod_now(PodView.of(pod))
-            if fresh is not None and pod_node(fresh) and condition(fresh, DISRUPTION_TARGET) is not None:
-                await self._tell(fresh, DISRUPTION_TARGET, "False", "Bound", "it was bound before it was deleted")
+            # It is gone, or has changed: the next look sees how.
             return
         self._strikes.repaired(_owner(pod), self._clock.monotonic())
         self.metrics["repaired"] += 1
         logger.info("pod %s: %s", key_of(pod), message)
         await self._recorder.record(POD, pod, "Warning", "AllocationLost", message)
 
-    async def _tell(self, pod: Object, kind: str, status: str, reason: str, message: str) -> Object:
-        """Writes a condition onto exactly this state of the pod; answers the new state."""
+    async def _tell(self, pod: Object, kind: str, status: str, reason: str, message: str, **more: Any) -> None:
+        """Writes a condition, and what else its status is to say, onto exactly this state of the pod."""
         state = {
             "type": kind,
             "status": status,
@@ -257,9 +257,9 @@ class GateScheduler(Scheduler):
         }
         body = {
             "metadata": {"uid": uid_of(pod), "resourceVersion": resource_version_of(pod)},
-            "status": {"conditions": [state]},
+            "status": {"conditions": [state], **more},
         }
-        return await self._client.patch(POD, name_of(pod), namespace_of(pod), body, "strategic", "status")
+        await self._client.patch(POD, name_of(pod), namespace_of(pod), body, "strategic", "status")
 
 
 def _owner(pod: Object) -> str:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import EVENT, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import EVENT, JOB, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE
 from drakkar.api.names import ALLOCATED_NODE, ALLOCATION_LOST, SCHEDULING_GATE
 from drakkar.api.objects import annotations_of, condition, pod_node, uid_of
 from drakkar.api.wire import Request, Response
@@ -20,6 +20,7 @@ from drakkar.controllers import Controllers
 from drakkar.insight.dump import collect
 from drakkar.insight.verify import verify
 from drakkar.scheduler import GateScheduler, Scheduler
+from drakkar.scheduler.gates import lifted_node
 from tests.unit.scheduler.build import claim, device_class, node, node_slice, pod, requesting
 from tests.unit.scheduler.test_plane import create, until
 
@@ -496,7 +497,7 @@ def test_a_pod_bound_just_before_its_repair_is_left_alone() -> None:
         async with cluster("a") as made:
 
             async def in_between(request: Request) -> Response:
-                if request.method == "DELETE" and request.path.endswith("/pods/p"):
+                if request.path.endswith("/pods/p/status") and b"DisruptionTarget" in request.body:
                     target = {"apiVersion": "v1", "kind": "Node", "name": "a"}
                     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", "namespace": "default"}}
                     with contextlib.suppress(ApiError):
@@ -508,10 +509,12 @@ def test_a_pod_bound_just_before_its_repair_is_left_alone() -> None:
             await made.client.patch(NODE, "a", None, {"spec": {"unschedulable": True}})
             assert await until(lambda: made.bound("p")) == "a"
 
-            async def unmarked() -> bool:
-                return (condition(await made.pod("p"), "DisruptionTarget") or {}).get("status") == "False"
+            async def seen() -> bool:
+                return not ours._lifted
 
-            await until(unmarked)
+            await until(seen)
+            assert condition(await made.pod("p"), "DisruptionTarget") is None
+            assert (await made.pod("p"))["status"]["phase"] == "Pending"
             assert ours.metrics["repaired"] == 0
 
     asyncio.run(scenario())
@@ -532,5 +535,73 @@ def test_extended_resources_of_devices_are_left_to_the_other_scheduler() -> None
 
             assert "remove the scheduling gate drakkar.dev/allocation" in await until(told)
             assert (await made.client.list(RESOURCECLAIM, "default")).items == []
+
+    asyncio.run(scenario())
+
+
+def test_pods_of_a_gang_are_lifted_together() -> None:
+    async def scenario() -> None:
+        async with cluster("a", devices=3) as made:
+            ours = await made.drakkar()
+            policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+            group = {"metadata": {"name": "g", "namespace": "default"}, "spec": policy}
+            await made.client.create(PODGROUP, group, "default")
+            member = {"schedulingGroup": {"podGroupName": "g"}}
+            await create(made.client, claim("x"), claim("y"), gated("p", "x", **member))
+
+            async def told() -> str:
+                return (condition(await made.pod("p"), "PodScheduled") or {}).get("message", "")
+
+            await until(told)
+            assert (await made.lifted("p"), await made.devices("x")) == ("", [])
+            await create(made.client, gated("q", "y", **member))
+            assert {await until(lambda: made.lifted("p")), await until(lambda: made.lifted("q"))} == {"a"}
+            assert ours.metrics["lifted"] == 2
+            # Whether the group runs is for the scheduler that binds its pods to say.
+            assert condition(await made.client.get(PODGROUP, "g", "default"), "PodGroupInitiallyScheduled") is None
+
+    asyncio.run(scenario())
+
+
+def test_a_job_goes_on_elsewhere_when_the_node_of_a_lifted_pod_goes() -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b") as made:
+            only = {"claims", "jobs", "garbage"}
+            await made.start(Controllers(made._client("controllers"), SystemClock(), only=only))
+            await made.drakkar()
+            template = {"metadata": {"name": "t"}, "spec": {"spec": claim("x")["spec"]}}
+            await made.client.create(RESOURCECLAIMTEMPLATE, template, "default")
+            entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
+            container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
+            spec = {"restartPolicy": "Never", "containers": [container], "resourceClaims": [entry], **GATE}
+            on_disruption = [{"type": "DisruptionTarget", "status": "True"}]
+            job = {
+                "metadata": {"name": "j"},
+                "spec": {
+                    "backoffLimit": 0,
+                    "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": on_disruption}]},
+                    "template": {"spec": spec},
+                },
+            }
+            await made.client.create(JOB, job, "default")
+
+            async def lifted() -> dict[str, Any] | None:
+                pods = (await made.client.list(POD, "default")).items
+                return next((p for p in pods if lifted_node(p)), None)
+
+            first = await until(lifted)
+            await made.client.delete(NODE, lifted_node(first))
+
+            async def successor() -> dict[str, Any] | None:
+                found = await lifted()
+                return found if found is not None and uid_of(found) != uid_of(first) else None
+
+            second = await until(successor, 20)
+            assert {lifted_node(first), lifted_node(second)} == {"a", "b"}
+            await made.kube_scheduler()
+            assert await until(lambda: made.bound(second["metadata"]["name"])) == lifted_node(second)
+            # The claim of the first pod went with it.
+            assert len((await made.client.list(RESOURCECLAIM, "default")).items) == 1
+            assert verify(await collect(made.client)) == []
 
     asyncio.run(scenario())
