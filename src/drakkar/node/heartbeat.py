@@ -41,6 +41,8 @@ class Beat:
     #: The Node that owns the lease, until the lease exists.
     owner: Object | None = None
     queued: bool = False
+    #: The last renewal failed, and the log says so.
+    missed: bool = False
 
 
 class Heartbeats:
@@ -117,8 +119,19 @@ class Heartbeats:
             try:
                 await self._renew(beat)
             except (ApiError, Unreachable) as error:
-                logger.info("node %s: lease not renewed: %s", beat.name, error)
+                # Said once: a server that is away for an hour would fill the log with two lines a second.
+                logger.log(
+                    logging.DEBUG if beat.missed else logging.INFO,
+                    "node %s: lease not renewed, tried again until it is: %s",
+                    beat.name,
+                    error,
+                )
+                beat.missed = True
                 pause = min(RETRY, self._period)
+            else:
+                if beat.missed:
+                    logger.info("node %s: lease renewed again", beat.name)
+                beat.missed = False
             if beat.live and not beat.queued:
                 beat.queued = True
                 self._push(beat, pause)

@@ -54,6 +54,11 @@ def test_recorded_slices_are_filled_in_per_node():
     assert [s["spec"]["nodeName"] for s in fleet.resource_slices()] == ["g-0", "g-1"]
 
 
+def test_a_file_without_a_folder_is_told_from_a_name():
+    with pytest.raises(UsageError, match=r"choose one of .*tpu-16.*, or write \./README\.md for a file"):
+        load_fleet("README.md")
+
+
 def test_fault_becomes_an_annotation():
     fleet = parse_fleet(document(nodeGroups=[{"name": "g", "fault": "failed"}]))
     assert fleet.nodes()[0]["metadata"]["annotations"] == {"drakkar.dev/hollow": "failed"}

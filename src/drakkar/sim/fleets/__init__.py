@@ -134,7 +134,9 @@ def fleet_file(name_or_path: str | Path) -> Path:
     else:
         path = _FOLDER / f"{text}.yaml"
         if not path.is_file():
-            raise UsageError(f"no fleet is named {text!r}; choose one of {', '.join(fleet_names())} or give a file")
+            raise UsageError(
+                f"no fleet is named {text!r}; choose one of {', '.join(fleet_names())}, or write ./{text} for a file"
+            )
     return path
 
 

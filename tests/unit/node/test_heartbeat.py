@@ -1,0 +1,48 @@
+"""Heartbeats: what the log says while the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from drakkar.client import SystemClock, Unreachable
+from drakkar.node.heartbeat import Beat, Heartbeats
+
+
+class Server:
+    """Takes the first renewal, is away for the next three, and is back then."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.back = asyncio.Event()
+
+    async def patch(self, *_: Any) -> None:
+        self.asked += 1
+        if self.asked in (2, 3, 4):
+            raise Unreachable("no answer from https://plane: Connection refused")
+        if self.asked > 5:
+            self.back.set()
+
+
+def test_a_server_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        server = Server()
+        gone: list[Beat] = []
+        beats = Heartbeats(server, SystemClock(), period=0.01, duration=60, expired=gone.append)  # type: ignore[arg-type]
+        await beats.join(Beat("n"), {})
+        task = asyncio.create_task(beats.run())
+        async with asyncio.timeout(10):
+            await server.back.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert gone == []
+
+    with caplog.at_level(logging.INFO, logger="drakkar.node.heartbeat"):
+        asyncio.run(body())
+    assert [record.getMessage() for record in caplog.records] == [
+        "node n: lease not renewed, tried again until it is: no answer from https://plane: Connection refused",
+        "node n: lease renewed again",
+    ]
