@@ -50,6 +50,7 @@ class LocalProcess:
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
+                preexec_fn=_hear_hangup,
             )
             return cls(process, None)
         master, slave = os.openpty()
@@ -144,6 +145,12 @@ class LocalProcess:
             self._master = None
 
 
+def _hear_hangup() -> None:
+    """In the child: a hang-up ends it, also where the agent itself was started to ignore them (by nohup)."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def _take_terminal() -> None:
     """In the child: standard input becomes the terminal that controls its session."""
+    _hear_hangup()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
