@@ -17,8 +17,8 @@ def main(argv: list[str] | None = None) -> int:
     args = build().parse_args(argv)
     # "module:function"; imported only now, so that each command pays for its own imports alone.
     module, function = args.run.split(":")
-    run = getattr(importlib.import_module(f"drakkar.cli.{module}"), function)
     try:
+        run = getattr(importlib.import_module(f"drakkar.cli.{module}"), function)
         return int(run(args))
     except KeyboardInterrupt:
         return 130

@@ -76,7 +76,10 @@ def main() -> int:
         "--may-return", action="store_true", help="the dead host may come back before the job has recovered"
     )
     args = parser.parse_args()
-    return asyncio.run(observe(args.kubeconfig, Cast(may_return=args.may_return), args.timeout))
+    try:
+        return asyncio.run(observe(args.kubeconfig, Cast(may_return=args.may_return), args.timeout))
+    except KeyboardInterrupt:  # a terminal sends Ctrl-C to the demo and to us
+        return 130
 
 
 if __name__ == "__main__":

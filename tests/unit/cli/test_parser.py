@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drakkar.cli import main
+from drakkar.cli import main, observer
 from drakkar.cli.parser import build
 
 
@@ -83,3 +83,22 @@ def test_a_server_that_does_not_answer(
         monkeypatch.setenv("KUBECONFIG", str(path))
         assert main(["explain", "my-pod"]) == 2
     assert f"no answer from {server}: Connection refused; start that server" in capsys.readouterr().err
+
+
+def test_ctrl_c_reaches_the_observer_without_a_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A terminal interrupts the demo and its second process alike."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(observer, "observe", interrupted)
+    monkeypatch.setattr("sys.argv", ["drakkar-observer", "--kubeconfig", str(tmp_path / "config")])
+    assert observer.main() == 130
+
+
+def test_ctrl_c_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert main(["verify"]) == 130
