@@ -19,6 +19,7 @@ from pathlib import Path
 from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
 from drakkar.client import Client, Election, health, kubeconfig
 from drakkar.client.clock import SystemClock
+from drakkar.driver.config import Configs
 from drakkar.driver.driver import Driver
 from drakkar.driver.publication import Publication
 from drakkar.driver.settings import NodeSettings
@@ -137,7 +138,7 @@ def main(driver: Driver, argv: Sequence[str] | None = None) -> int:
 async def serve(driver: Driver, client: Client, args: argparse.Namespace) -> None:
     """Run a driver as the flags of :func:`add_node_arguments` say: on a node, or for devices that belong to none."""
     if args.webhook:
-        await _serve_webhook(driver, args)
+        await serve_webhook(driver.name, driver.configs, args)
         return
     settings = node_settings(args)
     if settings is not None:
@@ -161,14 +162,15 @@ async def lead(name: str, client: Client, work: Callable[[], Awaitable[None]]) -
     await Election(client, SystemClock(), name, identity).run(work)
 
 
-async def _serve_webhook(driver: Driver, args: argparse.Namespace) -> None:
+async def serve_webhook(name: str, configs: Configs, args: argparse.Namespace) -> None:
+    """Judge parameters of claims until cancelled; needs no hardware. Raises UsageError without a certificate."""
     from drakkar.driver.webhook import serving
 
     address = health.address_of(args.webhook)
     if address is None or args.tls_cert is None or args.tls_key is None:
         raise UsageError("--webhook HOST:PORT needs --tls-cert and --tls-key: API servers speak only TLS to webhooks")
-    async with serving(driver.name, driver.configs, *address, args.tls_cert, args.tls_key) as port:
-        logger.info("driver %s judges parameters at https://%s:%d/", driver.name, address[0], port)
+    async with serving(name, configs, *address, args.tls_cert, args.tls_key) as port:
+        logger.info("driver %s judges parameters at https://%s:%d/", name, address[0], port)
         await asyncio.Event().wait()
 
 

@@ -240,3 +240,38 @@ def test_parameters_that_do_not_fit_the_device_are_refused(tmp_path: Path) -> No
 
 def test_versions_become_semantic() -> None:
     assert [semver(text) for text in ("580.126.09", "13.0", "9.0")] == ["580.126.9", "13.0.0", "9.0.0"]
+
+
+def test_the_vendors_files_are_found_below_any_root_and_mounted_where_programs_look(tmp_path: Path) -> None:
+    from drakkar.drivers.gpu.nvml import NvmlHardware
+
+    class Nvml:
+        class NVMLError(Exception):
+            pass
+
+        @staticmethod
+        def nvmlInit() -> None:
+            pass
+
+    for name in ("usr/lib64/libcuda.so.1", "usr/bin/nvidia-smi", "usr/lib64/libother.so.1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    hardware = NvmlHardware(tmp_path, tmp_path / "state", nvml=Nvml)
+    assert hardware.libraries() == [
+        (str(tmp_path / "usr/bin/nvidia-smi"), "/usr/bin/nvidia-smi"),
+        (str(tmp_path / "usr/lib64/libcuda.so.1"), "/usr/lib64/libcuda.so.1"),
+    ]
+
+
+def test_the_webhook_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from drakkar.drivers.gpu.command import main
+
+    kubeconfig = (
+        '{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "a"}}], '
+        '"clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}]}'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config").write_text(kubeconfig)
+        monkeypatch.setenv("KUBECONFIG", f"{folder}/config")
+        assert main(["--webhook", ":0"]) == 2
+    assert "needs --tls-cert and --tls-key" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drakkar.client import Client
-from drakkar.driver.command import add_node_arguments, run_command, serve
+from drakkar.driver.command import add_node_arguments, run_command, serve, serve_webhook
 from drakkar.drivers.gpu.driver import MIG_MODES, GpuDriver
 from drakkar.drivers.gpu.fake import MODELS, FakeHardware
 from drakkar.drivers.gpu.hardware import Hardware
@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(client: Client, args: argparse.Namespace) -> None:
+    if args.webhook:  # Wherever the webhook runs, there need be no GPU.
+        await serve_webhook(GpuDriver.name, GpuDriver.configs, args)
+        return
     driver = GpuDriver(_hardware(args), mig=args.mig, passthrough=args.passthrough)
     await serve(driver, client, args)
 

@@ -117,7 +117,8 @@ class GpuDriver(Driver):
             uuid = instance.uuid
             attributes["uuid"] = v1.DeviceAttribute(string=uuid)
         mounts = [
-            Mount(hostPath=path, containerPath=path, options=["ro", "bind"]) for path in self._hardware.libraries()
+            Mount(hostPath=host, containerPath=inside, options=["ro", "bind"])
+            for host, inside in self._hardware.libraries()
         ]
         edits = ContainerEdits(
             # The runtime of the vendor, where there is one, must not add GPUs on its own.

@@ -202,7 +202,7 @@ class FakeHardware:
     def common_nodes(self) -> Sequence[str]:
         return ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
-    def libraries(self) -> Sequence[str]:
+    def libraries(self) -> Sequence[tuple[str, str]]:
         return ()
 
     def events(self) -> Sequence[Event]:

@@ -120,8 +120,8 @@ class Hardware(Protocol):
         """Device nodes that every CUDA process needs."""
         ...
 
-    def libraries(self) -> Sequence[str]:
-        """Files of the driver that containers need: libraries and tools of this very version."""
+    def libraries(self) -> Sequence[tuple[str, str]]:
+        """Files of the driver that containers need, libraries and tools of this very version: on the host, inside."""
         ...
 
     def events(self) -> Sequence[Event]:

@@ -7,7 +7,6 @@ offered further and be taken back. Needs the extra `gpu`.
 from __future__ import annotations
 
 import ctypes
-import glob
 import importlib
 import os
 import re
@@ -174,13 +173,13 @@ class NvmlHardware:
         names = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
         return [name for name in names if (self._system / name[1:]).exists()]
 
-    def libraries(self) -> Sequence[str]:
-        found: list[str] = []
+    def libraries(self) -> Sequence[tuple[str, str]]:
+        found: set[Path] = {self._root / tool for tool in _TOOLS if (self._root / tool).exists()}
         for folder in _LIBRARY_FOLDERS:
             for pattern in _LIBRARIES:
-                found += glob.glob(str(self._root / folder / pattern))
-        found += [str(self._root / tool) for tool in _TOOLS if (self._root / tool).exists()]
-        return sorted(dict.fromkeys(found))
+                found.update((self._root / folder).glob(pattern))
+        # Wherever the driver is installed on the host, programs look for it at the usual place.
+        return [(str(path), f"/{path.relative_to(self._root)}") for path in sorted(found)]
 
     def events(self) -> Sequence[Event]:
         n = self._nvml

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drakkar.api.errors import UsageError
 from drakkar.client import Client
-from drakkar.driver.command import add_node_arguments, run_command, serve
+from drakkar.driver.command import add_node_arguments, run_command, serve, serve_webhook
 from drakkar.drivers.nic.driver import NicDriver
 from drakkar.drivers.nic.fake import FakeNetwork
 from drakkar.drivers.nic.hardware import Network
@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(client: Client, args: argparse.Namespace) -> None:
+    if args.webhook:
+        await serve_webhook(NicDriver.name, NicDriver.configs, args)
+        return
     await serve(NicDriver(_network(args), whole_ports=args.whole_ports), client, args)
 
 
