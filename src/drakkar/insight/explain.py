@@ -22,6 +22,7 @@ from drakkar.api import objects
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
 from drakkar.api.meta import Object, Struct
+from drakkar.api.names import SCHEDULING_GATE
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, children, text
 from drakkar.insight.reasons import as_served, cluster_of, decoded
@@ -146,7 +147,10 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
     cluster = cluster_of(listed)
     pod = PodView.of(obj)
     gates = [gate["name"] for gate in children(obj, "spec", "schedulingGates")]
-    if gates:
+    if gates == [SCHEDULING_GATE]:
+        # The scheduler decides about such a pod as about one without gates; what keeps it is what keeps the gate.
+        notes.append(f"the pod is held by the scheduling gate {SCHEDULING_GATE} until Drakkar has devices for it")
+    elif gates:
         return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
     requests = _pod_funnels(cluster, pod, policy, full)
     decision = _decision(cluster, pod, policy, now)

@@ -69,11 +69,27 @@ def test_what_is_in_the_way_on_each_node() -> None:
 def test_states_of_a_pod() -> None:
     gated = pod("p", schedulingGates=[{"name": "example.com/wait"}])
     assert explain([*WORLD, gated], "p").state == "gated"
+    # Our own gate waits for the decision that is explained here.
+    ours = pod("p", "c", schedulingGates=[{"name": "drakkar.dev/allocation"}])
+    assert explain([*WORLD, claim("c"), ours], "p").state == "fits"
     assert explain([*WORLD, {**pod("p"), "status": {"phase": "Succeeded"}}], "p").state == "done"
     running = explain([*WORLD, allocated(claim("c"), "a", "gpu-0", reserved=("p",)), pod("p", "c", node="a")], "p")
     assert (running.state, running.node, running.devices) == ("running", "a", ["c/gpus: gpu.example.com/a/gpu-0"])
     fits = explain([*WORLD, claim("c"), pod("p", "c")], "p")
     assert (fits.state, fits.node, fits.requests[0].served) == ("fits", "a", 2)
+
+
+def test_a_pod_that_drakkars_own_gate_holds() -> None:
+    gate = {"name": "drakkar.dev/allocation"}
+    waits = explain([*WORLD, claim("c", 3), pod("p", "c", schedulingGates=[gate])], "p")
+    assert (waits.state, waits.reason) == ("pending", "not-enough-devices")
+    assert waits.notes == [
+        "the pod is held by the scheduling gate drakkar.dev/allocation until Drakkar has devices for it"
+    ]
+    fits = explain([*WORLD, claim("c"), pod("p", "c", schedulingGates=[gate])], "p")
+    assert (fits.state, fits.node) == ("fits", "a")
+    other = pod("p", "c", schedulingGates=[gate, {"name": "example.com/wait"}])
+    assert explain([*WORLD, claim("c", 3), other], "p").state == "gated"
 
 
 def test_a_bound_pod_that_does_not_start() -> None:
