@@ -1,0 +1,114 @@
+"""Upstream's own components (``k8s.io/kubernetes`` 1.37) as peers, built once by the Go tool from ``tests/upstream``.
+
+``./do upstream`` builds them (minutes, and gigabytes of Go's caches) and runs the tests against them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from tests.support.kubectl import absent, cache_folder
+from tests.support.shared import ROOT
+
+SOURCE = ROOT / "tests" / "upstream"
+
+#: What a build makes: every folder of the module with a main program.
+COMPONENTS = tuple(sorted(path.parent.name for path in SOURCE.glob("*/main.go")))
+
+
+def _path(component: str) -> Path:
+    """Where the binary of a component is kept for the sources as they are."""
+    sources = [SOURCE / "go.mod", SOURCE / "go.sum", SOURCE / component / "main.go"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    return cache_folder() / f"{component}-{digest}"
+
+
+def binary(component: str) -> Path:
+    """Path of a component; skips where it is not built, fails where CI=true."""
+    path = _path(component)
+    return path if path.exists() else absent(f"{component} is not built; ./do upstream builds it (minutes, needs Go)")
+
+
+def build(components: tuple[str, ...] = COMPONENTS) -> None:
+    """Build what is not in the cache yet; CalledProcessError where Go refuses, SystemExit where it is absent."""
+    for component in components:
+        path = _path(component)
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.which("go") is None:
+            raise SystemExit(f"{component} is not built yet and there is no go on the PATH to build it")
+        print(f"building {component} ...", file=sys.stderr, flush=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        command = ["go", "build", "-p", "1", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), f"./{component}"]
+        environment = {**os.environ, "CGO_ENABLED": "0"}
+        subprocess.run(command, cwd=SOURCE, env=environment, check=True, stdin=subprocess.DEVNULL)
+        fresh.replace(path)
+
+
+def token_kubeconfig(administrator: Path, path: Path, token: str) -> Path:
+    """Write a kubeconfig for the cluster of another one, with a bearer token in place of its user."""
+    config = yaml.safe_load(administrator.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
+
+
+class Component:
+    """One component as a child process that logs to a file; started on entering the block, stopped at the end."""
+
+    def __init__(self, name: str, folder: Path, *flags: str, env: Mapping[str, str] | None = None):
+        self.name = name
+        self._command = [str(binary(name)), *flags]
+        self._env = {**os.environ, "HOME": str(folder), **(env or {})}
+        self._log = folder / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """All it has said so far."""
+        return self._log.read_text(errors="replace")
+
+    def __enter__(self) -> Component:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """AssertionError with the end of its log if it has ended by itself."""
+        assert self.process is not None
+        status = self.process.poll()
+        assert status is None, f"{self.name} ended with {status}:\n{self.log[-4000:]}"
+
+    def stop(self, timeout: float = 15) -> None:
+        """SIGTERM, and SIGKILL if that is not enough."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+if __name__ == "__main__":
+    build(tuple(sys.argv[1:]) or COMPONENTS)
