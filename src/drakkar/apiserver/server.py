@@ -75,6 +75,8 @@ MAX_WARNING, MAX_WARNINGS = 256, 4 << 10
 #: Subresources that a node or pod would have to answer; a POST to them has no body to read.
 _OF_AGENTS = frozenset({"proxy"})
 
+_MUTATING_POLICIES = "/admissionregistration.k8s.io/mutatingadmissionpolicies/"
+
 #: Kinds of what clients ask of a node's agent, as admission sees them.
 _CONNECTIONS = {"exec": "PodExecOptions", "attach": "PodAttachOptions", "portforward": "PodPortForwardOptions"}
 
@@ -491,6 +493,8 @@ class ApiServer:
         renderer = self._renderer(request)
         obj = self.bodies.read(request, view.served, options, exchange.warnings)
         self.authorizer.check_new(user, info, obj)
+        if view.stored.prefix == _MUTATING_POLICIES:
+            exchange.warnings.append("MutatingAdmissionPolicies are kept but not run by this server")
         name_requester(view.stored, user, obj)
         attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
         entry = await self.registry.create(view, namespace, obj, options, exchange.warnings, attributes=attributes)

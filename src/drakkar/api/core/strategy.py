@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from drakkar.api.core.validation.resize import names_of, resized
 from drakkar.api.errors import ParseError
 from drakkar.api.features import Features
 from drakkar.api.meta import Object
@@ -30,7 +31,7 @@ from drakkar.api.tree import at, child, children, text, texts
 _ALL: Final = Features.drakkar()
 
 #: The status endpoints of these kinds change metadata too, apart from its owners.
-_STATUS_RESET: Final = {"": ("status",), "status": ("spec",)}
+_STATUS_RESET: Final = {"": ("status",), "status": ("spec",), "resize": ("status",)}
 
 
 # Pods.
@@ -70,6 +71,12 @@ def _update_pod(new: Object, old: Object, subresource: str | None, now: str, fea
         new["status"]["qosClass"] = text(old, "status", "qosClass") or _qos_class(old)
         return
     keep(new, old, "status")
+    if subresource == "resize":
+        owners = child(new, "metadata").get("managedFields")
+        new["metadata"] = {**child(old, "metadata"), **({"managedFields": owners} if owners else {})}
+        # Other containers than before are for validation to refuse.
+        if names_of(child(new, "spec")) == names_of(child(old, "spec")):
+            new["spec"] = resized(child(old, "spec"), child(new, "spec"))
     if subresource == "ephemeralcontainers":
         added = children(new, "spec", "ephemeralContainers")
         keep(new, old, "spec")

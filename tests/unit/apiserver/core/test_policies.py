@@ -392,3 +392,23 @@ def test_defaults_are_filled_in_and_the_status_says_that_it_is_seen() -> None:
         assert constraints["resourceRules"][0]["scope"] == "*"
 
     play(scene)
+
+
+def test_mutating_policies_are_kept_and_not_run() -> None:
+    path = f"{GROUP}/mutatingadmissionpolicies"
+    apply = {"expression": "Object{metadata: Object.metadata{labels: {'a': 'b'}}}"}
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": apply}],
+        "reinvocationPolicy": "Never",
+    }
+
+    async def scene(api: Api) -> None:
+        warning = await warnings_of(api, path, {"metadata": {"name": "p"}, "spec": spec})
+        assert warning == '299 - "MutatingAdmissionPolicies are kept but not run by this server"'
+        await api.post(f"{path[: -len('ies')]}ybindings", {"metadata": {"name": "b"}, "spec": {"policyName": "p"}})
+        assert (await api.get(f"{path}/p"))["spec"]["mutations"] == spec["mutations"]
+        assert "labels" not in (await api.post(CONFIGMAPS, data("c")))["metadata"]
+
+    play(scene)

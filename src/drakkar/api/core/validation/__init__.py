@@ -21,6 +21,7 @@ from drakkar.api.core.validation.others import (
     validate_node_status,
 )
 from drakkar.api.core.validation.pods import pod_spec, pod_update
+from drakkar.api.core.validation.resize import validate_resize
 from drakkar.api.errors import FieldError
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
@@ -94,6 +95,7 @@ _KINDS: Final[dict[tuple[str, str], tuple[bool, formats.Check, Check, Check]]] =
 #: (group, kind, subresource) → its checks, where they are neither those of the object nor of its status.
 _SUBRESOURCES: Final[dict[tuple[str, str, str], Check]] = {
     ("", "Pod", "ephemeralcontainers"): validate_ephemeral_containers,
+    ("", "Pod", "resize"): validate_resize,
 }
 
 

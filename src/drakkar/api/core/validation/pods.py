@@ -89,7 +89,7 @@ def pod_spec(faults: Faults, path: str, spec: Object) -> None:
     resources = child(spec, "resources")
     if resources.get("claims"):
         faults.forbidden(f"{path}.resources.claims", "may not be set for pod-level resources")
-    _requirements(faults, f"{path}.resources", {**resources, "claims": None}, claims)
+    requirements(faults, f"{path}.resources", {**resources, "claims": None}, claims)
 
 
 def _resource_claims(faults: Faults, path: str, items: list[Object]) -> frozenset[str]:
@@ -180,7 +180,7 @@ def _container(faults: Faults, path: str, container: Object, claims: frozenset[s
         elif target in paths:
             faults.invalid(f"{at_item}.mountPath", target, "must be unique")
         paths.add(target)
-    _requirements(faults, f"{path}.resources", child(container, "resources"), claims)
+    requirements(faults, f"{path}.resources", child(container, "resources"), claims)
 
 
 def _port(faults: Faults, path: str, port: Object) -> None:
@@ -218,7 +218,8 @@ def amounts(
     return read
 
 
-def _requirements(faults: Faults, path: str, resources: Object, claims: frozenset[str]) -> None:
+def requirements(faults: Faults, path: str, resources: Object, claims: frozenset[str]) -> None:
+    """Limits, requests and claims of a container."""
     limits = amounts(faults, f"{path}.limits", child(resources, "limits"))
     requests = amounts(faults, f"{path}.requests", child(resources, "requests"))
     for name, amount in requests.items():
