@@ -57,22 +57,39 @@ def is_decidable(pod: Object) -> bool:
 
 
 def lifted_node(pod: Object) -> str:
-    """The node for which we lifted the gate of a pod that nobody has bound yet; empty for every other pod."""
-    if pod_node(pod) or is_deleting(pod) or pod_is_done(pod) or children(pod, "spec", "schedulingGates"):
+    """The node for which we lifted the gate of a pod that nobody has bound yet; empty for every other pod.
+
+    The annotation alone is not believed: it may have been copied into a template.
+    """
+    node = annotations_of(pod).get(ALLOCATED_NODE, "")
+    if not node or pod_node(pod) or is_deleting(pod) or pod_is_done(pod) or children(pod, "spec", "schedulingGates"):
         return ""
-    return annotations_of(pod).get(ALLOCATED_NODE, "")
+    terms = [term for term in _terms(pod) if not _matches_nothing(term)]
+    return node if terms and all(_here(node) in (term.get("matchFields") or []) for term in terms) else ""
+
+
+def _terms(pod: Object) -> list[Object]:
+    return children(pod, "spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+
+
+def _here(node: str) -> Object:
+    return {"key": "metadata.name", "operator": "In", "values": [node]}
+
+
+def _matches_nothing(term: Object) -> bool:
+    """A term without requirements matches no node, and would match one if it was narrowed."""
+    return not (term.get("matchExpressions") or term.get("matchFields"))
 
 
 def lifting(pod: Object, node: str) -> Object:
     """The merge patch of exactly this state of the pod that narrows it to ``node`` and lifts our gate.
 
-    A server allows no more for gated pods than additions to the terms of the required node affinity. A term
-    without requirements matches nothing, and has to stay so.
+    A server allows no more for gated pods than additions to the terms of the required node affinity.
     """
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = copy.deepcopy(children(pod, "spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms"))
+    here = _here(node)
+    terms = copy.deepcopy(_terms(pod))
     for term in terms:
-        if (term.get("matchExpressions") or term.get("matchFields")) and here not in (term.get("matchFields") or []):
+        if not _matches_nothing(term) and here not in (term.get("matchFields") or []):
             term["matchFields"] = [*(term.get("matchFields") or []), here]
     required = {"nodeSelectorTerms": terms or [{"matchFields": [here]}]}
     gates = [gate for gate in children(pod, "spec", "schedulingGates") if gate.get("name") != SCHEDULING_GATE]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from drakkar.api.clock import Clock
@@ -59,8 +60,21 @@ logger = logging.getLogger(__name__)
 LOOK = 0.25
 
 
+_RIGHTS = (
+    "Gate mode needs the verbs patch and delete for pods beside the rights of own mode: add the ClusterRole "
+    "drakkar-scheduler-gate of docs/how-to/beside-kube-scheduler.md, or run with --mode own"
+)
+
+
 class GateCommitter(Committer):
-    """Carries out placements of gated pods by lifting the gate, all others by a Binding."""
+    """Carries out placements of gated pods by lifting the gate, all others by a Binding.
+
+    ``binds`` says which gated pods have no other scheduler, so that they are bound here, too.
+    """
+
+    def __init__(self, *parts: Any, binds: Callable[[Object], bool], **settings: Any):
+        super().__init__(*parts, **settings)
+        self._binds = binds
 
     async def write_claims(self, pod: PodView, placement: Placement) -> tuple[PodView, list[resource.ResourceClaim]]:
         """As in own mode; the claim behind extended resources is none that we could make for another scheduler."""
@@ -77,8 +91,8 @@ class GateCommitter(Committer):
             try:
                 # Makes kube-scheduler look at this node first and keep its room free.
                 nominated = (await self.nominate(PodView.of(obj), node)).obj
-                await self._client.patch(POD, pod.name, pod.namespace, lifting(nominated, node))
-                return Result.BOUND
+                freed = await self._client.patch(POD, pod.name, pod.namespace, lifting(nominated, node))
+                return await super().bind(PodView.of(freed), node) if self._binds(pod.obj) else Result.BOUND
             except ApiError as error:
                 if error.code == 404:
                     return Result.GONE
@@ -116,7 +130,13 @@ class GateScheduler(Scheduler):
 
     def _make_committer(self) -> Committer:
         return GateCommitter(
-            self._client, self.cluster, self._claims, self._clock, settled=self._on_settled, metrics=self.metrics
+            self._client,
+            self.cluster,
+            self._claims,
+            self._clock,
+            settled=self._on_settled,
+            metrics=self.metrics,
+            binds=super().is_ours,
         )
 
     def _accompany(self, group: asyncio.TaskGroup) -> None:
@@ -141,12 +161,19 @@ class GateScheduler(Scheduler):
             await super()._tell_group(group, starts, message)
 
     async def _carried_out(self, pod: PodView, placement: Placement) -> None:
-        if not is_gated(pod.obj):
+        if super().is_ours(pod.obj):
             await super()._carried_out(pod, placement)
             return
         self.metrics["lifted"] += 1
         text = f"Devices of {pod.key} are allocated on {placement.node}; its scheduler may bind it"
         await self._recorder.record(POD, pod.obj, "Normal", "Allocated", text)
+
+    async def _give_up(self, pod: PodView, placement: Placement, error: Exception) -> None:
+        await super()._give_up(pod, placement, error)
+        if is_gated(pod.obj) and isinstance(error, ApiError) and error.code == 403:
+            text = f"{error}. {_RIGHTS}"
+            logger.warning("pod %s: %s", pod.key, text)
+            await self._recorder.record(POD, pod.obj, "Warning", "FailedScheduling", text)
 
     # pods between the lift and the Binding
 
@@ -183,7 +210,8 @@ class GateScheduler(Scheduler):
                 try:
                     await self._repair(uid)
                 except (ApiError, Unreachable) as error:
-                    logger.info("pod %s: its loss was not repaired: %s", uid, error)
+                    missing = _RIGHTS if isinstance(error, ApiError) and error.code == 403 else ""
+                    logger.warning("pod %s: its loss was not repaired: %s. %s", uid, error, missing)
                 except Exception:
                     logger.exception("looking after pod %s failed", uid)
 

@@ -35,14 +35,19 @@ def test_whom_it_concerns() -> None:
 
 
 def test_who_counts_as_lifted() -> None:
-    made = pod("p", "c")
-    assert lifted_node(made) == ""
-    made["metadata"]["annotations"] = {ALLOCATED_NODE: "a"}
+    before = pod("p", "c", schedulingGates=[OURS])
+    patch = lifting(before, "a")
+    made = {"metadata": {**before["metadata"], **patch["metadata"]}, "spec": {**before["spec"], **patch["spec"]}}
     assert lifted_node(made) == "a"
-    # The annotation alone, with the gate still there, says nothing.
     assert lifted_node({**made, "spec": {**made["spec"], "schedulingGates": [OURS]}}) == ""
     assert lifted_node({**made, "spec": {**made["spec"], "nodeName": "a"}}) == ""
     assert lifted_node({**made, "status": {"phase": "Failed"}}) == ""
+    # The annotation says nothing of a pod that has not been narrowed: somebody copied it.
+    assert lifted_node({**made, "spec": before["spec"]}) == ""
+    copied = pod("p", "c")
+    copied["metadata"]["annotations"] = {ALLOCATED_NODE: "a"}
+    assert lifted_node(copied) == ""
+    assert lifted_node({**made, "metadata": {**made["metadata"], "annotations": {ALLOCATED_NODE: "b"}}}) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,10 +34,10 @@ class Cluster:
 
     def __init__(self, server: ApiServer):
         self.server = server
-        self.client = self._client("admin")
+        self.client = self.part("admin")
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _client(self, part: str, handler: Any = None) -> Client:
+    def part(self, part: str, handler: Any = None) -> Client:
         user, groups = IDENTITIES[part]
         return Client(MemoryTransport(handler or self.server.handle, self.server.token(user, *groups)))
 
@@ -48,18 +49,16 @@ class Cluster:
 
     async def kube_scheduler(self) -> asyncio.Task[None]:
         """Binds what is not gated."""
-        made = Scheduler(self._client("scheduler"), SystemClock(), scheduler_names={"default-scheduler"})
+        made = Scheduler(self.part("scheduler"), SystemClock(), scheduler_names={"default-scheduler"})
         return await self.start(made)
 
     async def drakkar(self, handler: Any = None, patience: float = 0.0) -> GateScheduler:
-        made = GateScheduler(
-            self._client("admin", handler), SystemClock(), scheduler_names={"drakkar"}, patience=patience
-        )
+        made = GateScheduler(self.part("admin", handler), SystemClock(), scheduler_names={"drakkar"}, patience=patience)
         self.task = await self.start(made)
         return made
 
     async def claim_controller(self) -> None:
-        await self.start(Controllers(self._client("controllers"), SystemClock(), only={"claims"}))
+        await self.start(Controllers(self.part("controllers"), SystemClock(), only={"claims"}))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -106,6 +105,15 @@ async def cluster(*nodes: str, devices: int = 1) -> AsyncIterator[Cluster]:
         await made.close()
 
 
+async def counted(scheduler: GateScheduler, **expected: int) -> None:
+    """The scheduler counts what it did once the answer of the server has come, after others may have seen it."""
+
+    async def so() -> bool:
+        return all(scheduler.metrics[key] == number for key, number in expected.items())
+
+    await until(so)
+
+
 def owned(made: dict[str, Any]) -> dict[str, Any]:
     """The pod as one of a Job's."""
     made["metadata"]["ownerReferences"] = [{**OWNER, "controller": True}]
@@ -134,8 +142,7 @@ def test_a_gated_pod_is_allocated_narrowed_and_bound_by_the_other_scheduler() ->
             assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["b"]}]
             stored = await made.client.get(RESOURCECLAIM, "c", "default")
             assert [entry.uid for entry in stored.status.reservedFor] == [uid_of(found)]
-            assert ours.metrics["lifted"] == 1
-            assert ours.metrics["scheduled"] == 0
+            await counted(ours, lifted=1, scheduled=0)
             assert verify(await collect(made.client)) == []
 
     asyncio.run(scenario())
@@ -156,7 +163,7 @@ def test_what_is_not_gated_is_left_to_whom_it_belongs() -> None:
             assert await made.devices("y") == []
             await made.client.patch(POD, "two", "default", {"spec": {"schedulingGates": [two[1]]}})
             assert await until(lambda: made.lifted("two")) == "a"
-            assert (ours.metrics["lifted"], ours.metrics["scheduled"]) == (1, 1)
+            await counted(ours, lifted=1, scheduled=1)
 
     asyncio.run(scenario())
 
@@ -221,8 +228,12 @@ async def _replaced_and_told(made: Cluster, reason: str) -> str:
     found = await until(lambda: made.lost("alone"))
     assert found["reason"] == reason
     assert "delete the pod and create it anew with the scheduling gate drakkar.dev/allocation" in found["message"]
-    events = (await made.client.list(EVENT, "default")).items
-    assert {e["involvedObject"]["name"] for e in events if e["reason"] == "AllocationLost"} == {"owned", "alone"}
+
+    async def both() -> bool:
+        events = (await made.client.list(EVENT, "default")).items
+        return {e["involvedObject"]["name"] for e in events if e["reason"] == "AllocationLost"} == {"owned", "alone"}
+
+    await until(both)
     return found["message"]
 
 
@@ -352,7 +363,7 @@ def test_the_successor_of_a_lost_pod_gets_devices_elsewhere() -> None:
             assert {first, second} == {"a", "b"}
             await made.kube_scheduler()
             assert await until(lambda: made.bound("p-2")) == second
-            assert ours.metrics["repaired"] == 1
+            await counted(ours, repaired=1)
 
     asyncio.run(scenario())
 
@@ -556,7 +567,7 @@ def test_pods_of_a_gang_are_lifted_together() -> None:
             assert (await made.lifted("p"), await made.devices("x")) == ("", [])
             await create(made.client, gated("q", "y", **member))
             assert {await until(lambda: made.lifted("p")), await until(lambda: made.lifted("q"))} == {"a"}
-            assert ours.metrics["lifted"] == 2
+            await counted(ours, lifted=2)
             # Whether the group runs is for the scheduler that binds its pods to say.
             assert condition(await made.client.get(PODGROUP, "g", "default"), "PodGroupInitiallyScheduled") is None
 
@@ -567,7 +578,7 @@ def test_a_job_goes_on_elsewhere_when_the_node_of_a_lifted_pod_goes() -> None:
     async def scenario() -> None:
         async with cluster("a", "b") as made:
             only = {"claims", "jobs", "garbage"}
-            await made.start(Controllers(made._client("controllers"), SystemClock(), only=only))
+            await made.start(Controllers(made.part("controllers"), SystemClock(), only=only))
             await made.drakkar()
             template = {"metadata": {"name": "t"}, "spec": {"spec": claim("x")["spec"]}}
             await made.client.create(RESOURCECLAIMTEMPLATE, template, "default")
@@ -603,5 +614,42 @@ def test_a_job_goes_on_elsewhere_when_the_node_of_a_lifted_pod_goes() -> None:
             # The claim of the first pod went with it.
             assert len((await made.client.list(RESOURCECLAIM, "default")).items) == 1
             assert verify(await collect(made.client)) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_gated_pod_that_names_our_scheduler_is_bound_here() -> None:
+    async def scenario() -> None:
+        async with cluster("a") as made:
+            ours = await made.drakkar()
+            await create(made.client, claim("c"), gated("p", "c", schedulerName="drakkar"))
+            assert await until(lambda: made.bound("p")) == "a"
+            await counted(ours, lifted=0, scheduled=1)
+
+    asyncio.run(scenario())
+
+
+def test_missing_rights_are_named() -> None:
+    async def scenario() -> None:
+        async with cluster("a") as made:
+            few = made.server.token("system:serviceaccount:drakkar-system:scheduler")
+
+            async def without(request: Request) -> Response:
+                if _lifts(request):
+                    headers = {**request.headers, "authorization": f"Bearer {few}"}
+                    request = dataclasses.replace(request, headers=headers)
+                return await made.server.handle(request)
+
+            await made.drakkar(without)
+            await create(made.client, claim("c"), gated("p", "c"))
+
+            async def told() -> str:
+                events = (await made.client.list(EVENT, "default")).items
+                return next((e["message"] for e in events if "is forbidden" in e["message"]), "")
+
+            text = await until(told)
+            assert 'cannot patch resource "pods"' in text
+            assert "Gate mode needs the verbs patch and delete for pods" in text
+            assert "or run with --mode own" in text
 
     asyncio.run(scenario())
