@@ -7,6 +7,7 @@ import asyncio
 import base64
 import os
 import secrets
+import signal
 import socket
 import string
 from pathlib import Path
@@ -23,9 +24,27 @@ _LETTERS = string.ascii_lowercase + string.digits
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the node agent until interrupted."""
+    """Run the node agent until SIGTERM or Ctrl-C, which end it alike: in order, and with 0."""
     configure("INFO")
-    asyncio.run(_run(args))
+
+    async def until_told() -> None:
+        work = asyncio.ensure_future(_run(args))
+        told = False
+
+        def stop() -> None:
+            nonlocal told
+            told = True
+            work.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not told:
+                raise
+
+    asyncio.run(until_told())
     return 0
 
 
