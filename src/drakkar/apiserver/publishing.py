@@ -34,6 +34,8 @@ Object = dict[str, Any]
 
 #: Seconds between two looks, and after which a Lease that does not change stands for a server that is gone.
 PERIOD, LIFETIME = 10.0, 40.0
+#: How often it starts anew at once because of another server, and seconds for taking itself out at the end.
+_ATTEMPTS, _GOODBYE = 5, 2.0
 NAMESPACE, NAME = "default", "kubernetes"
 #: The first address of the range for Services, which upstream keeps for this one.
 CLUSTER_IP = "10.96.0.1"
@@ -91,9 +93,11 @@ class Publisher:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
             if self._shared:
+                # Whatever keeps it from that, the others will find out.
                 with contextlib.suppress(Exception):
-                    await self._remove(self._view("coordination.k8s.io", "leases"), _LEASES, self._lease)
-                    await self._endpoints(sorted(self._places() - {self._place}))
+                    async with asyncio.timeout(_GOODBYE):
+                        await self._remove(self._view("coordination.k8s.io", "leases"), _LEASES, self._lease)
+                        await self._endpoints(sorted(self._places() - {self._place}))
 
     async def _run(self) -> None:
         while True:
@@ -102,14 +106,20 @@ class Publisher:
 
     async def _try(self, *, first: bool) -> None:
         try:
-            if self._shared:
-                await self._renew()
-            await self._service(first=first)
-            await self._endpoints(sorted(self._places()))
+            for _ in range(_ATTEMPTS):
+                try:
+                    if self._shared:
+                        await self._renew()
+                    await self._service(first=first)
+                    await self._endpoints(sorted(self._places()))
+                    return
+                except StatusError as error:
+                    # Another server was quicker: what is missing now is another thing.
+                    if error.code != 409:
+                        raise
         except StatusError as error:
-            # Another server was quicker, or the store has no room: the next look sees to it.
-            if error.code != 409:
-                _log.warning("the Service kubernetes could not be brought up to date: %s", error)
+            # The store has no room, or does not answer: the next look sees to it.
+            _log.warning("the Service kubernetes could not be brought up to date: %s", error)
         except Exception:
             _log.exception("the Service kubernetes could not be brought up to date")
 

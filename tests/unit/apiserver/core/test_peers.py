@@ -15,6 +15,7 @@ import pytest
 
 from drakkar.api.wire import Request
 from drakkar.apiserver import ApiServer, peers
+from drakkar.apiserver.publishing import PERIOD
 from drakkar.store.etcd import EtcdBackend
 from tests.support.etcd import Etcd, running_etcd
 from tests.unit.apiserver.core.serving import Api, Object, Refused, StoppedClock
@@ -124,6 +125,31 @@ def test_quarrels_about_one_object_have_one_winner_each(member: Etcd) -> None:
 
         gone = await asyncio.gather(*(outcome(api.delete(f"{CONFIGMAPS}/same")) for api in (one, two) * 5))
         assert sorted(gone) == ["", *["NotFound"] * 9]
+
+    play(member, scene)
+
+
+def test_both_are_endpoints_of_their_service(member: Etcd) -> None:
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+    async def places(api: Api) -> list[str]:
+        [found] = (await api.get(slices))["items"]
+        return [one["addresses"][0] for one in found["endpoints"]]
+
+    async def scene(one: Api, two: Api) -> None:
+        servers = {"192.0.2.1": one, "192.0.2.2": two}
+        # At the same time: one may have put in itself only, before it saw the other.
+        await asyncio.gather(*(api.server.publish(address, 6443) for address, api in servers.items()))
+        await one.clock.pass_(PERIOD)
+        async with asyncio.timeout(5):
+            while await places(one) != list(servers):
+                await asyncio.sleep(0.02)
+        assert await places(two) == list(servers)
+        assert (await two.get("/api/v1/namespaces/default/services/kubernetes"))["spec"]["clusterIP"] == "10.96.0.1"
+        publisher = one.server._publisher
+        assert publisher is not None
+        await publisher.close()
+        assert await places(two) == ["192.0.2.2"]
 
     play(member, scene)
 
