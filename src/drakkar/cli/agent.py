@@ -133,6 +133,10 @@ async def _token(args: argparse.Namespace) -> None:
         raise UsageError(
             "token create: the kubeconfig names no certificate authority, so a machine could not know the server"
         )
+    server = args.server or config.server
+    parts = urlsplit(server)
+    if parts.scheme != "https" or not parts.hostname:
+        raise UsageError(f"token create: --server {server}: write it as https://ADDRESS:PORT")
     identity, secret = ("".join(secrets.choice(_LETTERS) for _ in range(count)) for count in (6, 16))
     clock = SystemClock()
     expiration = timestamp(clock.time() + args.ttl)
@@ -153,8 +157,7 @@ async def _token(args: argparse.Namespace) -> None:
     }
     async with targeted(args) as client:
         await client.create(SECRET, obj)
-    server = args.server or config.server
-    host = urlsplit(server).hostname or ""
+    host = parts.hostname
     if host in ("127.0.0.1", "localhost", "::1"):
         print(f"# {server} is reached from here only; for others start `drakkar up --listen`, or give --server")
     print(f"# good until {expiration}")
