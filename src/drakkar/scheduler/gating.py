@@ -56,8 +56,9 @@ from drakkar.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the pods whose gate has been lifted, as long as there are some.
-LOOK = 0.25
+#: Seconds between two looks at the pods whose gate has been lifted, as long as there are some; of more than
+#: ``AT_ONCE`` pods each is looked at in proportion more seldom, so that a scheduler that binds nothing costs little.
+LOOK, AT_ONCE = 0.25, 256
 
 
 _RIGHTS = (
@@ -202,10 +203,13 @@ class GateScheduler(Scheduler):
             if not self._lifted:
                 self._some_lifted.clear()
                 await self._some_lifted.wait()
-            await self._clock.sleep(LOOK)
-            # All at once, so that what a job loses by one event is repaired together.
-            for uid in [*self._lifted]:
+            await self._clock.sleep(LOOK * max(1.0, len(self._lifted) / AT_ONCE))
+            # All before the first repair, so that what a job loses by one event is repaired together.
+            for number, uid in enumerate([*self._lifted], 1):
                 self._look_at(uid)
+                if number % AT_ONCE == 0:
+                    # Watches have to be read in between.
+                    await asyncio.sleep(0)
             for uid in [*self._lifted]:
                 try:
                     await self._repair(uid)
@@ -219,7 +223,7 @@ class GateScheduler(Scheduler):
         """Notes what a pod has lost, and when that is to be repaired (monotonic seconds)."""
         pod = self._pods.uid(uid)
         node = lifted_node(pod) if pod is not None else ""
-        if pod is None or not node:
+        if pod is None or not node or uid not in self._lifted:
             # On its way out of here, by an event that has yet to come.
             return
         loss, known = loss_of(self.cluster, PodView.of(pod), node), self._lifted[uid]
