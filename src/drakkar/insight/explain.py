@@ -106,6 +106,15 @@ def explain(
                 if wanted == "Pod":
                     return _pod(listed, obj, policy, now, full)
                 return _claim(listed, obj, policy, now, full)
+    owned = [
+        objects.name_of(obj)
+        for obj in listed
+        if obj.get("kind") == "Pod"
+        and objects.namespace_of(obj) == namespace
+        and any(owner.get("name") == name for owner in children(obj, "metadata", "ownerReferences"))
+    ]
+    if owned and kind in ("", "Pod"):
+        raise UsageError(f"{name} in namespace {namespace} owns pods; name one of them: {_some(sorted(owned))}")
     there = sorted(
         {objects.namespace_of(obj) for obj in listed if obj.get("kind") in ("Pod", "ResourceClaim")} - {namespace}
     )

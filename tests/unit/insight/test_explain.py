@@ -92,6 +92,16 @@ def test_a_pod_that_drakkars_own_gate_holds() -> None:
     assert explain([*WORLD, claim("c", 3), other], "p").state == "gated"
 
 
+def test_the_name_of_a_job_leads_to_its_pods() -> None:
+    made = [pod(f"train-{number}") for number in range(6)]
+    for each in made:
+        each["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train"}]
+    with pytest.raises(
+        UsageError, match=r"owns pods; name one of them: train-0, train-1, train-2, train-3 and 2 more$"
+    ):
+        explain([*WORLD, *made], "train")
+
+
 def test_a_bound_pod_that_does_not_start() -> None:
     waiting = {"reason": "ErrImagePull", "message": 'image "x" is not on this node'}
     statuses = [{"name": "main", "state": {"waiting": waiting}}, {"name": "side", "state": {"running": {}}}]
