@@ -13,7 +13,7 @@ import drakkar
 from drakkar.api.errors import UsageError
 from drakkar.api.resource import v1
 from drakkar.insight.reasons import decoded
-from tests.unit.scheduler.build import claim, device_class, node, node_slice
+from tests.unit.scheduler.build import claim, device_class, node, node_slice, pod
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "use-the-library.md"
 
@@ -52,6 +52,21 @@ def test_nodes_to_add(page: dict[str, Any]) -> None:
     # From zero: nothing is there but the class.
     assert need([device_class()], template, slices, pods) == 3
     assert need([device_class()], template, slices, [claims("c", count=5)]) is None
+
+
+def test_would_start(page: dict[str, Any]) -> None:
+    would = page["would_start"]
+    world = [*WORLD, claim("c", 2), node("b", taints=({"key": "broken", "effect": "NoSchedule"},)), node_slice("b", 3)]
+    assert would(world, pod("p", "c")) == ("a", "")
+    taken = [*world[1:], node("a", taints=({"key": "broken", "effect": "NoSchedule"},))]
+    assert would(taken, pod("p", "c"))[0] is None
+    assert "untolerated taint {broken: }" in would(taken, pod("p", "c"))[1]
+
+
+def test_claim_of_a_template(page: dict[str, Any]) -> None:
+    template = {"metadata": {"name": "t", "namespace": "n"}, "spec": {"spec": claim("c", 2)["spec"]}}
+    decision = drakkar.allocate(drakkar.snapshot(WORLD), [page["claim_of"](template)])
+    assert decision.node == "a"
 
 
 def test_hypothetical_nodes() -> None:
