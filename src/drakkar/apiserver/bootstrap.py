@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from drakkar.apiserver.roles import AUTO_UPDATE, RBAC, initial
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.views import View
 
+_log = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 #: Group, plural and object.
@@ -45,8 +47,11 @@ async def _settle(registry: Registry, objects: Iterable[Initial]) -> None:
         if (served := registry.catalog.find(group, "v1", plural)) is not None
     ]
     for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(outcome, StatusError) and outcome.code == 507:
+            # What is stored can be read and deleted all the same; the next start tries again.
+            _log.warning("an initial object could not be written: %s", outcome)
         # Another server of the same store may have been quicker.
-        if isinstance(outcome, BaseException) and not (isinstance(outcome, StatusError) and outcome.code == 409):
+        elif isinstance(outcome, BaseException) and not (isinstance(outcome, StatusError) and outcome.code == 409):
             raise outcome
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from drakkar.apiserver.bootstrap import completed
 from drakkar.apiserver.roles import AUTO_UPDATE, initial
+from drakkar.store import MemoryBackend
+from drakkar.store.base import Answer, Refused, Write
 from drakkar.store.sqlite import SqliteBackend
 from tests.unit.apiserver.core.serving import Api, Object
 from tests.unit.apiserver.core.test_writes import play, refused
@@ -198,6 +201,28 @@ def test_old_clusters_get_what_they_lack_unless_somebody_says_no(tmp_path: Path)
         await api.close()
 
     asyncio.run(run())
+
+
+class Full(MemoryBackend):
+    """A store without room for another role."""
+
+    def commit(self, batch: Sequence[Write]) -> asyncio.Future[list[Answer]]:
+        if not any("clusterroles" in write.key for write in batch):
+            return super().commit(batch)
+        done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        done.set_result([Refused(write.key, "the disk is full", full=True) for write in batch])
+        return done
+
+
+def test_a_server_without_room_for_new_roles_starts_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        api = await Api.start(Full())
+        assert len((await api.get("/api/v1/namespaces"))["items"]) == 4
+        assert (await api.get(f"{RBAC}/clusterroles"))["items"] == []
+        await api.close()
+
+    asyncio.run(run())
+    assert "could not be written: nothing was written: the disk is full" in caplog.text
 
 
 def test_rules_are_the_same_in_any_order() -> None:
