@@ -60,8 +60,28 @@ _SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 
 _SIGNING_REQUESTS = "/certificates.k8s.io/certificatesigningrequests/"
 
-#: Status subresources through which labels and annotations may be written as well.
-_STATUS_WRITES_METADATA = {"pods", "nodes"}
+#: Kinds whose status subresources write metadata as well, and what of it they leave alone (strategies in
+#: k8s.io/kubernetes/pkg/registry). The controller of Deployments keeps the revision of the rollout that way.
+_STATUS_WRITES_METADATA: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "namespaces"): (),
+    ("", "nodes"): (),
+    ("", "persistentvolumeclaims"): (),
+    ("", "persistentvolumes"): (),
+    ("", "pods"): ("ownerReferences",),
+    ("", "replicationcontrollers"): (),
+    ("", "resourcequotas"): (),
+    ("", "services"): (),
+    ("apps", "daemonsets"): (),
+    ("apps", "deployments"): ("labels",),
+    ("apps", "replicasets"): (),
+    ("apps", "statefulsets"): (),
+    ("autoscaling", "horizontalpodautoscalers"): (),
+    ("batch", "cronjobs"): (),
+    ("batch", "jobs"): (),
+    ("certificates.k8s.io", "certificatesigningrequests"): (),
+    ("networking.k8s.io", "ingresses"): (),
+    ("policy", "poddisruptionbudgets"): (),
+}
 
 Transform = Callable[[Object], Object]
 
@@ -513,7 +533,11 @@ class Registry:
             meta = new["metadata"]
             new.clear()
             new.update(old)
-            new["metadata"] = meta if view.stored.plural in _STATUS_WRITES_METADATA else dict(old["metadata"])
+            new["metadata"] = dict(old["metadata"])
+            kept = _STATUS_WRITES_METADATA.get((view.stored.group, view.stored.plural))
+            if kept is not None:
+                new["metadata"] = {key: value for key, value in meta.items() if key not in kept}
+                new["metadata"] |= {key: old["metadata"][key] for key in kept if key in old["metadata"]}
             if "managedFields" in meta:
                 new["metadata"]["managedFields"] = meta["managedFields"]
             if status_ is None:

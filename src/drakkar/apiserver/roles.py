@@ -320,6 +320,11 @@ _CONTROLLERS: Mapping[str, tuple[Line, ...]] = {
         *_workload("batch", "jobs", f"{_READ} {_CHANGE}", _PODS),
         (_SCHEDULING, "workloads podgroups", f"create delete {_READ} {_CHANGE}"),
     ),
+    "kube-apiserver-serving-clustertrustbundle-publisher": (
+        (_SIGNERS, "signers = kubernetes.io/kube-apiserver-serving", "attest"),
+        (_SIGNERS, "clustertrustbundles", "create delete list update watch"),
+        _EVENTS,
+    ),
     "legacy-service-account-token-cleaner": (
         ("core", "configmaps = kube-apiserver-legacy-service-account-token-tracking", "get"),
         ("core", "secrets", "delete patch"),

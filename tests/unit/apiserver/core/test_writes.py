@@ -327,6 +327,36 @@ def test_claims_have_a_status_of_their_own() -> None:
     play(scene)
 
 
+def test_some_status_subresources_write_metadata() -> None:
+    """The deployment controller of upstream keeps the revision of a rollout by a PUT of the status."""
+
+    async def scene(api: Api) -> None:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "u"}
+        patch = {"metadata": {"annotations": {"n": "1"}, "labels": {"l": "2"}, "ownerReferences": [owner]}}
+        container = {"name": "c", "image": "i"}
+        template = {"metadata": {"labels": {"l": "1"}}, "spec": {"containers": [container]}}
+        spec = {"selector": {"matchLabels": {"l": "1"}}, "template": template}
+        meta = {"name": "one", "labels": {"l": "1"}}
+        for plural, changed in (
+            ("apps/v1/namespaces/default/deployments", {"annotations", "ownerReferences"}),
+            ("apps/v1/namespaces/default/replicasets", {"annotations", "labels", "ownerReferences"}),
+        ):
+            url = f"/apis/{plural}"
+            made = await api.post(url, {"metadata": meta, "spec": spec})
+            told = await api.patch(f"{url}/one/status", {**patch, "spec": {"replicas": 9}})
+            assert {
+                key for key in patch["metadata"] if told["metadata"].get(key) != made["metadata"].get(key)
+            } == changed
+            assert (told["spec"], told["metadata"]["uid"]) == (made["spec"], made["metadata"]["uid"])
+        pods = "/api/v1/namespaces/default/pods"
+        await api.post(pods, {"metadata": meta, "spec": template["spec"]})
+        told = await api.patch(f"{pods}/one/status", patch)
+        assert (told["metadata"]["annotations"], told["metadata"]["labels"]) == ({"n": "1"}, {"l": "2"})
+        assert "ownerReferences" not in told["metadata"]
+
+    play(scene)
+
+
 def test_a_bad_selector_is_refused_on_create() -> None:
     async def scene(api: Api) -> None:
         made = claim("c")
