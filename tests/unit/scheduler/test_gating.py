@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import EVENT, JOB, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE
 from drakkar.api.names import ALLOCATED_NODE, ALLOCATION_LOST, SCHEDULING_GATE
-from drakkar.api.objects import annotations_of, condition, pod_node, uid_of
+from drakkar.api.objects import annotations_of, condition, pod_is_done, pod_node, uid_of
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver import ApiServer, open_server
 from drakkar.cli.plane import IDENTITIES
@@ -653,3 +656,57 @@ def test_missing_rights_are_named() -> None:
             assert "or run with --mode own" in text
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_all_pods_run_in_the_end(seed: int) -> None:
+    """Nodes are cordoned, pods deleted and our scheduler is killed at random while two Jobs start."""
+
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        names = [f"n{number}" for number in range(6)]
+        async with cluster(*names, devices=2) as made:
+            await made.start(Controllers(made.part("controllers"), SystemClock(), only={"claims", "jobs", "garbage"}))
+            await made.kube_scheduler()
+            await made.drakkar()
+            template = {"metadata": {"name": "t"}, "spec": {"spec": claim("x")["spec"]}}
+            await made.client.create(RESOURCECLAIMTEMPLATE, template, "default")
+            entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
+            await made.client.create(JOB, _job("gated", 10, "1", resourceClaims=[entry], **GATE), "default")
+            await made.client.create(JOB, _job("plain", 4, "2"), "default")
+            for _ in range(12):
+                await asyncio.sleep(chance.random() * 0.08)
+                match chance.choice(("kill", "cordon", "cordon", "delete")):
+                    case "kill":
+                        made.task.cancel()
+                        await asyncio.gather(made.task, return_exceptions=True)
+                        await made.drakkar()
+                    case "cordon":
+                        await made.client.patch(NODE, chance.choice(names), None, {"spec": {"unschedulable": True}})
+                    case _:
+                        waiting = [p for p in (await made.client.list(POD, "default")).items if not pod_node(p)]
+                        if waiting:
+                            with contextlib.suppress(ApiError):
+                                name = chance.choice(waiting)["metadata"]["name"]
+                                await made.client.delete(POD, name, "default")
+            for name in names:
+                await made.client.patch(NODE, name, None, {"spec": {"unschedulable": None, "taints": None}})
+
+            async def all_bound() -> bool:
+                pods = (await made.client.list(POD, "default")).items
+                alive = [p for p in pods if not p["metadata"].get("deletionTimestamp") and not pod_is_done(p)]
+                return len(alive) == 14 and all(map(pod_node, alive))
+
+            await until(all_bound, 40)
+            assert verify(await collect(made.client)) == []
+
+    asyncio.run(scenario())
+
+
+def _job(name: str, pods: int, cpu: str, **spec: Any) -> dict[str, Any]:
+    resources = {"requests": {"cpu": cpu}, "claims": [{"name": e["name"]} for e in spec.get("resourceClaims", ())]}
+    container = {"name": "main", "image": "x", "resources": resources}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container], **spec}}
+    body = {"parallelism": pods, "completions": pods, "backoffLimit": 100, "template": template}
+    return {"metadata": {"name": name}, "spec": body}
