@@ -15,6 +15,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from drakkar.api import formats
@@ -57,6 +58,9 @@ _GENERATE_BASE = 58
 
 #: Metadata that only the server writes; taken from the stored object on every update.
 _SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+#: Metadata that is a list or a map for clients to fill.
+_COLLECTIONS = ("annotations", "finalizers", "labels", "ownerReferences")
 
 _SIGNING_REQUESTS = "/certificates.k8s.io/certificatesigningrequests/"
 
@@ -678,7 +682,9 @@ class Registry:
             )
             errors = validator(obj, old, subresource, context)
         elif old is None:
-            errors = object_metadata.validate_metadata(obj, namespaced=stored.namespaced, name_format=_any_name(stored))
+            errors = object_metadata.validate_metadata(
+                obj, namespaced=stored.namespaced, name_format=_any_name(stored, obj)
+            )
         else:
             errors = object_metadata.validate_metadata_update(obj, old, namespaced=stored.namespaced)
         if stored.custom:
@@ -868,12 +874,15 @@ def _observe(policy: Object, old: Object | None) -> None:
 
 
 def _keep_system(meta: Object, old: Object) -> None:
-    """Takes over what only the server writes."""
+    """Takes over what only the server writes; what a patch has emptied is absent, as it is in upstream's encoding."""
     for field in (*_SYSTEM, "resourceVersion"):
         if field in old:
             meta[field] = old[field]
         else:
             meta.pop(field, None)
+    for field in _COLLECTIONS:
+        if field in meta and not meta[field]:
+            del meta[field]
 
 
 def _spec_changed(new: Object, old: Object) -> bool:
@@ -888,7 +897,19 @@ def _path_segment(name: str) -> list[str]:
     return ["may not be '.' or '..' or contain '/' or '%'"] if name in (".", "..") or set(name) & set("/%") else []
 
 
-def _any_name(stored: Stored) -> formats.Check:
+def _bundle_name(signer: str, name: str) -> tuple[str, ...]:
+    """Names of ClusterTrustBundles for a signer begin with the signer's, its slash as a colon (KEP-3257)."""
+    prefix = signer.replace("/", ":") + ":"
+    if not name.startswith(prefix):
+        return (f"ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}",)
+    return tuple(formats.dns_subdomain(name.removeprefix(prefix)))
+
+
+def _any_name(stored: Stored, obj: Object) -> formats.Check:
     if stored.group == "rbac.authorization.k8s.io":
         return _path_segment
+    if (stored.group, stored.kind) == ("certificates.k8s.io", "ClusterTrustBundle"):
+        signer = (obj.get("spec") or {}).get("signerName")
+        if signer:
+            return partial(_bundle_name, signer)
     return formats.dns_subdomain

@@ -357,6 +357,28 @@ def test_some_status_subresources_write_metadata() -> None:
     play(scene)
 
 
+def test_metadata_that_a_patch_empties_is_absent() -> None:
+    async def scene(api: Api) -> None:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "u"}
+        await api.post(CONFIGMAPS, {"metadata": {"name": "a", "ownerReferences": [owner], "labels": {"l": "1"}}})
+        told = await api.patch(f"{CONFIGMAPS}/a", {"metadata": {"ownerReferences": [], "labels": {"l": None}}})
+        assert not {"ownerReferences", "labels"} & told["metadata"].keys()
+
+    play(scene)
+
+
+def test_names_of_trust_bundles_begin_with_the_signer() -> None:
+    async def scene(api: Api) -> None:
+        url = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles"
+        spec = {"signerName": "example.com/s", "trustBundle": "x"}
+        assert (await api.post(url, {"metadata": {"name": "example.com:s:a"}, "spec": spec}))["spec"] == spec
+        for name in ("a", "example.com:s:A", "example.com:t:a"):
+            assert (await refused(api.post(url, {"metadata": {"name": name}, "spec": spec}))).code == 422
+        assert (await refused(api.post(url, {"metadata": {"name": "x:a"}, "spec": {"trustBundle": "x"}}))).code == 422
+
+    play(scene)
+
+
 def test_a_bad_selector_is_refused_on_create() -> None:
     async def scene(api: Api) -> None:
         made = claim("c")
