@@ -46,12 +46,18 @@ lint)
 test)
     shift
     ./do lint
-    .venv/bin/python -m pytest -q -n "${DRAKKAR_WORKERS:-2}" -m "not slow" tests "$@"
+    .venv/bin/python -m pytest -q -n "${DRAKKAR_WORKERS:-2}" -m "not slow and not upstream" tests "$@"
     ;;
 slow)
     shift
     setup
     .venv/bin/python -m pytest -q -m slow tests "$@"
+    ;;
+upstream)
+    shift
+    setup
+    .venv/bin/python -m tests.support.upstream
+    .venv/bin/python -m pytest -q -m upstream tests "$@"
     ;;
 kill)
     shift
@@ -89,11 +95,12 @@ manifests)
     .venv/bin/python -m tests.support.chart
     ;;
 help)
-    say "usage: ./do demo|test|setup|lint|slow|kill|fuzz|bench|image|manifests|lock
+    say "usage: ./do demo|test|setup|lint|slow|upstream|kill|fuzz|bench|image|manifests|lock
   demo   set up and run the 64-chip story on this machine
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
+  upstream  build upstream's kube-scheduler and kube-controller-manager once (minutes, needs Go) and test with them
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
