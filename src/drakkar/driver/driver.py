@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from drakkar.api.meta import Condition
+from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.driver.pools import Pool, node_pool
 from drakkar.plugin import wire
@@ -52,6 +53,12 @@ class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The device's name in its pool."""
         return self.result.device
+
+    def consumed(self, capacity: str) -> int | None:
+        """How much of a capacity of the driver's own the claim got, rounded up; None where it takes the device."""
+        amounts = self.result.consumedCapacity or {}
+        amount = amounts.get(capacity) or amounts.get(f"{self.result.driver}/{capacity}")
+        return Quantity.parse(amount).to_int() if amount else None
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

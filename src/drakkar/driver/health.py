@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from threading import Condition
 
 import msgspec
 
 from drakkar.api.resource import v1
 from drakkar.driver.driver import Effect, Health
-from drakkar.driver.pools import Pool, SliceContent
+from drakkar.driver.pools import Pool
 from drakkar.plugin import wire
 
 #: Key of the taint of an unhealthy device, after the driver's name.
@@ -49,11 +48,7 @@ def with_taints(driver: str, pool: Pool, found: Mapping[str, Health], policy: Ef
         taint = taint_of(driver, health_of(found, pool.name, device.name), policy)
         return device if taint is None else msgspec.structs.replace(device, taints=[*(device.taints or ()), taint])
 
-    slices = tuple(
-        SliceContent(tuple(marked(d) for d in content.devices), content.shared_counters, content.per_device_nodes)
-        for content in pool.slices
-    )
-    return replace(pool, slices=slices)
+    return pool.with_devices(marked)
 
 
 class HealthReports:
@@ -72,8 +67,7 @@ class HealthReports:
         devices = [
             _on_wire(pool.name, device.name, health_of(found, pool.name, device.name), now)
             for pool in pools
-            for content in pool.slices
-            for device in content.devices
+            for device in pool.devices
         ]
         with self._changed:
             if _content(devices) != _content(self._devices):

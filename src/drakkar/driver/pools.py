@@ -8,8 +8,8 @@ writes come first) are those of spec/controllers.md section 5.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -53,6 +53,16 @@ class Pool:
     node_selector: NodeSelector | None = None
     all_nodes: bool = False
 
+    @property
+    def devices(self) -> Iterator[v1.Device]:
+        """All devices, in the order in which they are handed out."""
+        return (device for content in self.slices for device in content.devices)
+
+    def with_devices(self, change: Callable[[v1.Device], v1.Device]) -> Pool:
+        """The pool with every device changed."""
+        slices = tuple(replace(content, devices=tuple(map(change, content.devices))) for content in self.slices)
+        return replace(self, slices=slices)
+
 
 def node_pool(
     node: str, found: Sequence[v1.Device | v1.CounterSet], *, room_for_taints: bool = True, name: str = ""
@@ -78,7 +88,7 @@ def check_pool(pool: Pool) -> list[str]:
                 problems.append(f"pool {pool.name}: counter set {counters.name!r} is defined twice")
             sets[counters.name] = counters
     seen: set[str] = set()
-    for device in (device for content in pool.slices for device in content.devices):
+    for device in pool.devices:
         if device.name in seen:
             problems.append(f"pool {pool.name}: device {device.name!r} exists twice")
         seen.add(device.name)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -22,7 +21,7 @@ from drakkar.client.runner import Runner
 from drakkar.client.transport import Unreachable
 from drakkar.driver.driver import Driver, Health
 from drakkar.driver.health import health_of, with_taints
-from drakkar.driver.pools import Pool, SliceContent
+from drakkar.driver.pools import Pool
 from drakkar.driver.publisher import SlicePublisher
 
 logger = logging.getLogger(__name__)
@@ -61,6 +60,8 @@ class Publication:
         self._node_name = node_name
         self._counts = counts
         self._changed = changed
+        # Pools that have been seen in the API, whole.
+        self._standing: set[str] = set()
         self._wanted = asyncio.Event()
         self._node: Object | None = None
         self._publisher: SlicePublisher | None = None
@@ -85,8 +86,7 @@ class Publication:
         return Counter(
             health_of(self.health, pool.name, device.name).state
             for pool in self.pools.values()
-            for content in pool.slices
-            for device in content.devices
+            for device in pool.devices
         )
 
     def device(self, pool: str, name: str) -> v1.Device | None:
@@ -94,7 +94,7 @@ class Publication:
         found = self.pools.get(pool)
         if found is None:
             return None
-        return next((d for content in found.slices for d in content.devices if d.name == name), None)
+        return next((described for described in found.devices if described.name == name), None)
 
     async def discover_until_it_works(self) -> None:
         """The first discovery. Raises UsageError when pools are not the driver's to publish."""
@@ -133,7 +133,7 @@ class Publication:
                 await runner.ready.wait()
                 for pool in self.pools:
                     publisher.trigger(pool)
-                group.create_task(self._see_published(publisher), name=f"{self._driver.name}-first")
+                self._look()  # There may be no pools at all.
                 while True:
                     await self._wanted.wait()
                     before = set(self.pools)
@@ -182,20 +182,21 @@ class Publication:
         def stamped(device: v1.Device) -> v1.Device:
             return msgspec.structs.replace(device, attributes={**version, **(device.attributes or {})})
 
-        slices = tuple(
-            SliceContent(tuple(stamped(d) for d in content.devices), content.shared_counters, content.per_device_nodes)
-            for content in pool.slices
-        )
-        return replace(pool, slices=slices)
-
-    async def _see_published(self, publisher: SlicePublisher) -> None:
-        while any(len(publisher.slices(name)) < max(1, len(pool.slices)) for name, pool in self.pools.items()):
-            await self._clock.sleep(0.02)
-        self.published.set()
+        return pool.with_devices(stamped)
 
     def _desired(self, name: str, slices: Sequence[v1.ResourceSlice]) -> Pool | None:
         pool = self.pools.get(name)
-        return None if pool is None else with_taints(self._driver.name, pool, self.health, self._driver.unhealthy)
+        if pool is None:
+            return None
+        if len(slices) >= max(1, len(pool.slices)):
+            self._standing.add(name)
+            self._look()
+        return with_taints(self._driver.name, pool, self.health, self._driver.unhealthy)
+
+    def _look(self) -> None:
+        """Note when every pool stands in the API."""
+        if self._standing >= self.pools.keys():
+            self.published.set()
 
     def _problem(self, pool: str, message: str) -> None:
         self._counts["publication_problems"] += 1

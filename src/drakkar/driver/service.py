@@ -177,8 +177,7 @@ class DriverService:
                 found = {
                     f"{pool.name}/{device.name}": unknown
                     for pool in self.publication.pools.values()
-                    for content in pool.slices
-                    for device in content.devices
+                    for device in pool.devices
                 }
             self.publication.set_health(found)
             self._report()

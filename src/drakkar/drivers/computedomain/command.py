@@ -118,7 +118,8 @@ class DomainStatus:
             "status": {"nodes": [entry] if joined else []},
         }
         try:
-            await self._get_or_raise(namespace, name)
+            # Applying to what does not exist would create it.
+            await self._client.get(COMPUTEDOMAIN, name, namespace)
             await self._client.patch(
                 COMPUTEDOMAIN,
                 name,
@@ -132,10 +133,6 @@ class DomainStatus:
         except ApiError as error:
             if error.code != 404:
                 raise
-
-    async def _get_or_raise(self, namespace: str, name: str) -> None:
-        # Applying to what does not exist would create it.
-        await self._client.get(COMPUTEDOMAIN, name, namespace)
 
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)

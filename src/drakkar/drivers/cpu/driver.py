@@ -13,7 +13,6 @@ from threading import Lock
 import msgspec
 
 from drakkar.api.errors import UsageError
-from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.driver import AllocatedDevice, ContainerEdits, Driver, Hook, Prepared, PrepareError, device
 from drakkar.drivers.cpu.topology import Cpu, Topology, choose, format_cpus
@@ -53,8 +52,8 @@ class CpuDriver(Driver):
         for cpu in self._cpus:
             kind = "" if cpu.kind == "standard" else f"-{cpu.kind}"
             self._groups.setdefault(f"numa-{cpu.numa}{kind}", []).append(cpu)
-        # Claim and device with its share → processors, for claims that have no record yet.
-        self._taken: dict[tuple[str, str, str | None], frozenset[int]] = {}
+        # Claim → processors, for claims that have no record yet.
+        self._taken: dict[str, set[int]] = {}
         self._lock = Lock()
 
     def discover(self) -> Sequence[v1.Device]:
@@ -70,22 +69,22 @@ class CpuDriver(Driver):
         """Choose processors, all of a claim or none."""
         uid = claim.metadata.uid
         with self._lock:
+            # A claim that is prepared again chooses anew.
+            self._taken.pop(uid, None)
+            used = {cpu for other, cpus in self.taken().items() if other != uid for cpu in cpus}
+            mine: set[int] = set()
             chosen: list[tuple[AllocatedDevice, frozenset[int]]] = []
-            self._free(uid)
-            try:
-                for found in devices:
-                    cpus = self._choose(uid, found)
-                    self._taken[uid, found.name, found.result.shareID] = cpus
-                    chosen.append((found, cpus))
-            except PrepareError:
-                self._free(uid)
-                raise
+            for found in devices:
+                cpus = self._choose(found, used | mine)
+                mine |= cpus
+                chosen.append((found, cpus))
+            self._taken[uid] = mine
         return [self._prepared(found, cpus) for found, cpus in chosen]
 
     def unprepare(self, claim: wire.Claim, devices: Sequence[PreparedDevice]) -> None:
         """The processors are free."""
         with self._lock:
-            self._free(claim.uid)
+            self._taken.pop(claim.uid, None)
 
     def taken(self) -> dict[str, set[int]]:
         """Processors by the UID of the claim that has them, as the records of both instances of an upgrade say."""
@@ -93,14 +92,11 @@ class CpuDriver(Driver):
             uid: {cpu for device in devices for cpu in device.state.get("cpus", ())}
             for uid, devices in self.records().items()
         }
-        for (uid, _, _), cpus in self._taken.items():
+        for uid, cpus in self._taken.items():
             found.setdefault(uid, set()).update(cpus)
         return found
 
-    def _free(self, uid: str) -> None:
-        self._taken = {key: cpus for key, cpus in self._taken.items() if key[0] != uid}
-
-    def _choose(self, uid: str, found: AllocatedDevice) -> frozenset[int]:
+    def _choose(self, found: AllocatedDevice, used: Collection[int]) -> frozenset[int]:
         if found.name.startswith("memory-"):
             return frozenset()
         if self._mode == "individual":
@@ -111,12 +107,8 @@ class CpuDriver(Driver):
         group = self._groups.get(found.name)
         if group is None:
             raise PrepareError(f"device {found.name} does not exist (any more) on this node")
-        consumed = found.result.consumedCapacity or {}
-        amount = consumed.get("cpu") or consumed.get(f"{NAME}/cpu")
-        count = Quantity.parse(amount).to_int() if amount else len(group)
-        # A claim that is prepared again chooses anew, but nothing that it has been given for another device.
-        used = {cpu for other, cpus in self.taken().items() if other != uid for cpu in cpus}
-        used |= {cpu for (other, _, _), cpus in self._taken.items() if other == uid for cpu in cpus}
+        wanted = found.consumed("cpu")
+        count = len(group) if wanted is None else wanted
         chosen = choose([cpu for cpu in group if cpu.id not in used], count)
         if chosen is None:
             free = sum(cpu.id not in used for cpu in group)

@@ -10,18 +10,18 @@ import ctypes
 import importlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import msgspec
 
 from drakkar.api.errors import EnvironmentProblem
+from drakkar.driver.memory import Memory
 from drakkar.drivers.gpu.hardware import Event, Gpu, HardwareError, Interval, MigInstance, MigProfile
-from drakkar.plugin.files import write_atomically
 
 #: Values of `nvidia-smi compute-policy --set-timeslice`.
 _SLICES: dict[Interval, int] = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
@@ -53,7 +53,7 @@ class NvmlHardware:
         self._system = system
         self._nvml = nvml or _module()
         self._events: Any = None
-        self._lock = Lock()
+        self._memory = Memory(folder / "gpus.json", dict[str, Gpu], {})
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -67,7 +67,7 @@ class NvmlHardware:
             return _text(self._nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
 
     def gpus(self) -> Sequence[Gpu]:
-        remembered = self._remembered()
+        remembered = self._memory.read()
         found: dict[str, Gpu] = {}
         with self._asking("list of GPUs"):
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -80,7 +80,7 @@ class NvmlHardware:
         ordered = [found[address] for address in sorted(found)]
         # Numbered by address, because NVML's own numbers change when a GPU is passed through.
         ordered = [msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(ordered)]
-        self._remember(ordered)
+        self._memory.write({gpu.pci_bus_id: gpu for gpu in ordered})
         return ordered
 
     def create_mig(self, gpu: str, profile: MigProfile, start: int) -> MigInstance:
@@ -147,7 +147,7 @@ class NvmlHardware:
             return
         with suppress(HardwareError):  # Not running is as good as ended.
             self._tool("nvidia-cuda-mps-control", env=self._mps_env(name), stdin="quit\n")
-        subprocess.run(["rm", "-rf", str(folder)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def bind(self, pci_bus_id: str, driver: str) -> None:
         device = self._pci(pci_bus_id)
@@ -336,19 +336,6 @@ class NvmlHardware:
             node = int((self._pci(address) / "numa_node").read_text())
             return node if node >= 0 else None
         return None
-
-    def _remembered(self) -> dict[str, Gpu]:
-        with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode((self._folder / "gpus.json").read_bytes(), type=dict[str, Gpu])
-        return {}
-
-    def _remember(self, gpus: Sequence[Gpu]) -> None:
-        content = msgspec.json.encode({gpu.pci_bus_id: gpu for gpu in gpus})
-        file = self._folder / "gpus.json"
-        with self._lock:
-            if not file.exists() or file.read_bytes() != content:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_atomically(file, content)
 
     # Asking.
 

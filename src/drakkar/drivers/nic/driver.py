@@ -15,7 +15,6 @@ from threading import Lock
 
 import msgspec
 
-from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1
 from drakkar.api.resource.drawn import Use, function_of, overdrawn, port_counters, uses_of, whole_port
 from drakkar.driver import AllocatedDevice, Driver, Health, Prepared, PrepareError, device
@@ -155,8 +154,7 @@ class NicDriver(Driver):
         consumed = dict(found.result.consumedCapacity or {})
         rate = 0
         if function is not None:
-            amount = consumed.get("bandwidth") or consumed.get(f"{NAME}/bandwidth")
-            rate = Quantity.parse(amount).to_int() // _MEGABIT if amount else 0
+            rate = (found.consumed("bandwidth") or 0) // _MEGABIT
         try:
             at_port = function is not None and rate > 0 and self._network.limit(port, function, rate)
         except NetworkError as error:

@@ -13,11 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from drakkar.api.errors import EnvironmentProblem
+from drakkar.driver.memory import Memory
 from drakkar.drivers.nic.hardware import Function, Interface, Network, NetworkError, Port
-from drakkar.plugin.files import write_atomically
 
 #: Burst in bytes and latency of the limit inside a pod, as proved in spec/node.md section 4.
 _BURST, _LATENCY = 256 * 1024, "20ms"
@@ -39,7 +37,7 @@ class LinuxNetwork(Network):
         except ImportError as error:
             raise EnvironmentProblem("pyroute2 is not installed: pip install 'drakkar[node,nic]'") from error
         self._netlink: Any = pyroute2
-        self._folder = folder
+        self._memory = Memory(folder / "functions.json", dict[str, dict[int, Function]], {})
         self._lab = dict(lab or {})
         self._speed = speed
         self._system = system
@@ -54,13 +52,13 @@ class LinuxNetwork(Network):
                 )
                 for link, names in self._lab.items()
             ]
-        remembered = self._remembered()
+        remembered = self._memory.read()
         found = [
             self._port(folder, remembered.get(folder.name, {}))
             for folder in sorted(self._system.iterdir())
             if list((folder / "device").glob("virtfn*"))
         ]
-        self._remember({port.link: {f.index: f for f in port.functions} for port in found})
+        self._memory.write({port.link: {f.index: f for f in port.functions} for port in found})
         return found
 
     def attach(self, port: Port, function: Function, namespace: Path, interface: Interface) -> tuple[str, list[str]]:
@@ -170,20 +168,6 @@ class LinuxNetwork(Network):
             rdma=(device / "infiniband").is_dir(),
             up=_text(folder / "carrier") != "0",
         )
-
-    def _remembered(self) -> dict[str, dict[int, Function]]:
-        with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(
-                (self._folder / "functions.json").read_bytes(), type=dict[str, dict[int, Function]]
-            )
-        return {}
-
-    def _remember(self, functions: Mapping[str, Mapping[int, Function]]) -> None:
-        file = self._folder / "functions.json"
-        content = msgspec.json.encode(functions)
-        if not file.exists() or file.read_bytes() != content:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, content)
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
