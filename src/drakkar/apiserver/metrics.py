@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
+from drakkar.api.exposition import family, label_pairs
 from drakkar.api.features import GATES, stage
 from drakkar.apiserver.exchange import Exchange
 from drakkar.apiserver.limits import Releasing
@@ -79,44 +80,46 @@ class Metrics:
         lines: list[str] = []
         lines += self._request_lines()
         reading, writing = server.in_flight
-        lines += _family("apiserver_current_inflight_requests", "gauge", "Requests in progress, watches not counted.")
+        lines += family("apiserver_current_inflight_requests", "gauge", "Requests in progress, watches not counted.")
         lines += [
             f'apiserver_current_inflight_requests{{request_kind="readOnly"}} {reading}',
             f'apiserver_current_inflight_requests{{request_kind="mutating"}} {writing}',
         ]
         lines += self._stream_lines()
-        lines += _family("apiserver_storage_objects", "gauge", "Number of stored objects.")
+        lines += family("apiserver_storage_objects", "gauge", "Number of stored objects.")
         for stored in server.catalog.stored.values():
             count = len(server.state.tables[stored.prefix].entries)
             resource = f"{stored.plural}.{stored.group}" if stored.group else stored.plural
             lines.append(f'apiserver_storage_objects{{resource="{resource}"}} {count}')
-        lines += _family("kubernetes_feature_enabled", "gauge", "Whether a feature gate is on.")
+        lines += family("kubernetes_feature_enabled", "gauge", "Whether a feature gate is on.")
         for gate in sorted(GATES):
             enabled = int(gate in server.features)
             lines.append(f'kubernetes_feature_enabled{{name="{gate}",stage="{stage(gate)}"}} {enabled}')
         if server.audit is not None:
-            lines += _family("apiserver_audit_event_total", "counter", "Events written to the audit log.")
+            lines += family("apiserver_audit_event_total", "counter", "Events written to the audit log.")
             lines.append(f"apiserver_audit_event_total {server.audit.written}")
-            lines += _family("apiserver_audit_error_total", "counter", "Events that the audit log lost.")
+            lines += family("apiserver_audit_error_total", "counter", "Events that the audit log lost.")
             lines.append(f'apiserver_audit_error_total{{plugin="log"}} {server.audit.lost}')
-        lines += _family("drakkar_store_revision", "counter", "Revision of the newest committed write.")
+        lines += family("drakkar_store_revision", "counter", "Revision of the newest committed write.")
         lines.append(f"drakkar_store_revision {server.state.revision}")
-        lines += _family(
-            "drakkar_store_commits_total", "counter", "Commits of the store, each with one or more writes."
-        )
+        lines += family("drakkar_store_commits_total", "counter", "Commits of the store, each with one or more writes.")
         lines.append(f"drakkar_store_commits_total {server.committer.batches}")
         lines += self._process_lines()
         return ("\n".join(lines) + "\n").encode()
 
     def _request_lines(self) -> Iterable[str]:
-        yield from _family("apiserver_request_total", "counter", "Answered requests.")
+        yield from family("apiserver_request_total", "counter", "Answered requests.")
         for (verb, group, version, resource, sub, scope, code), count in sorted(self._requests.items()):
-            labels = _labels(verb=verb, group=group, version=version, resource=resource, subresource=sub, scope=scope)
+            labels = label_pairs(
+                verb=verb, group=group, version=version, resource=resource, subresource=sub, scope=scope
+            )
             yield f'apiserver_request_total{{code="{code}",component="apiserver",{labels}}} {count}'
         name = "apiserver_request_duration_seconds"
-        yield from _family(name, "histogram", "Seconds from the arrival of a request to its answer.")
+        yield from family(name, "histogram", "Seconds from the arrival of a request to its answer.")
         for (verb, group, version, resource, sub, scope), found in sorted(self._durations.items()):
-            labels = _labels(verb=verb, group=group, version=version, resource=resource, subresource=sub, scope=scope)
+            labels = label_pairs(
+                verb=verb, group=group, version=version, resource=resource, subresource=sub, scope=scope
+            )
             labels = f'component="apiserver",{labels}'
             below = 0.0
             for bound, count in zip((*map(_number, BUCKETS), "+Inf"), found, strict=False):
@@ -126,16 +129,16 @@ class Metrics:
             yield f"{name}_count{{{labels}}} {below:g}"
 
     def _stream_lines(self) -> Iterable[str]:
-        yield from _family("apiserver_longrunning_requests", "gauge", "Watches and other streams in progress.")
+        yield from family("apiserver_longrunning_requests", "gauge", "Watches and other streams in progress.")
         for (verb, group, version, resource), count in sorted(self.streams.items()):
-            labels = _labels(verb=verb, group=group, version=version, resource=resource)
+            labels = label_pairs(verb=verb, group=group, version=version, resource=resource)
             yield f'apiserver_longrunning_requests{{component="apiserver",{labels}}} {count}'
 
     def _process_lines(self) -> Iterable[str]:
-        yield from _family("process_start_time_seconds", "gauge", "Start of the process, in Unix time.")
+        yield from family("process_start_time_seconds", "gauge", "Start of the process, in Unix time.")
         yield f"process_start_time_seconds {self._started!r}"
         used = os.times()
-        yield from _family("process_cpu_seconds_total", "counter", "Processor time, user and system.")
+        yield from family("process_cpu_seconds_total", "counter", "Processor time, user and system.")
         yield f"process_cpu_seconds_total {used.user + used.system!r}"
         try:
             with open("/proc/self/statm") as file:
@@ -143,9 +146,9 @@ class Metrics:
             count = len(os.listdir("/proc/self/fd"))
         except OSError:
             return  # not Linux
-        yield from _family("process_resident_memory_bytes", "gauge", "Memory in use.")
+        yield from family("process_resident_memory_bytes", "gauge", "Memory in use.")
         yield f"process_resident_memory_bytes {int(pages[1]) * os.sysconf('SC_PAGE_SIZE')}"
-        yield from _family("process_open_fds", "gauge", "Open files and sockets.")
+        yield from family("process_open_fds", "gauge", "Open files and sockets.")
         yield f"process_open_fds {count}"
 
 
@@ -162,15 +165,3 @@ def _path(path: str) -> str:
 
 def _number(bound: float) -> str:
     return f"{bound:g}"
-
-
-def _labels(**labels: str) -> str:
-    return ",".join(f'{name}="{_escape(value)}"' for name, value in sorted(labels.items()))
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _family(name: str, kind: str, help: str) -> list[str]:
-    return [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from drakkar.api.errors import UsageError
+from drakkar.api.exposition import family
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
 from drakkar.client import Client, Election
@@ -74,8 +75,8 @@ class Replica:
 
     def metrics(self) -> str:
         """Prometheus' text form."""
-        lead = "# HELP drakkar_leading Whether this replica is the one that works.\n# TYPE drakkar_leading gauge\n"
-        return f"{lead}drakkar_leading {int(self.leads)}\n{self._part.metrics_text()}"
+        lead = family("drakkar_leading", "gauge", "Whether this replica is the one that works.")
+        return "\n".join((*lead, f"drakkar_leading {int(self.leads)}", self._part.metrics_text()))
 
     async def run(self) -> None:
         """Works, whenever it is this replica's turn, until cancelled."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import UsageError
+from drakkar.api.exposition import family
 from drakkar.api.kinds import Kind
 from drakkar.client.cache import Caches
 from drakkar.client.client import Client
@@ -132,7 +133,7 @@ class Controllers:
     def metrics_text(self) -> str:
         """What the controllers did, in Prometheus' text form."""
         name = "drakkar_controller_keys_total"
-        lines = [f"# HELP {name} Keys that were worked on, by controller and outcome.", f"# TYPE {name} counter"]
+        lines = family(name, "counter", "Keys that were worked on, by controller and outcome.")
         for controller, runner in self.runners.items():
             for outcome, count in runner.metrics.items():
                 lines.append(f'{name}{{controller="{controller}",outcome="{outcome}"}} {count}')

@@ -20,6 +20,7 @@ from typing import Any
 
 from drakkar.api import names
 from drakkar.api.clock import Clock
+from drakkar.api.exposition import family
 from drakkar.api.kinds import POD, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
@@ -110,7 +111,7 @@ class Claims:
             admin = any(request.exactly is not None and request.exactly.adminAccess for request in requests)
             allocated = str(claim.status.allocation is not None).lower()
             counts[f'allocated="{allocated}",admin_access="{str(admin).lower()}",source="{source}"'] += 1
-        lines = [f"# HELP {name} Claims, by state and source.", f"# TYPE {name} gauge"]
+        lines = family(name, "gauge", "Claims, by state and source.")
         return "\n".join((*lines, *(f"{name}{{{label}}} {count}" for label, count in sorted(counts.items())))) + "\n"
 
     # events to keys

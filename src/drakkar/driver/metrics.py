@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from drakkar.api.exposition import family
 from drakkar.driver.service import DriverService
 
 _HELP = {
@@ -21,7 +22,7 @@ def render(service: DriverService) -> str:
     """All metrics of a running driver."""
     lines: list[str] = []
     for name, (kind, text) in _HELP.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        lines += family(name, kind, text)
         lines += [f"{name}{{{labels}}} {value}" for labels, value in _values(name, service)]
     return "\n".join(lines) + "\n"
 

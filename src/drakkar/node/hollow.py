@@ -27,7 +27,17 @@ from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import NODE, POD, RESOURCECLAIM
 from drakkar.api.meta import Object
-from drakkar.api.objects import is_deleting, name_of, namespace_of, pod_claim_names, pod_is_done, pod_node, uid_of
+from drakkar.api.names import NODE_READY
+from drakkar.api.objects import (
+    condition_is,
+    is_deleting,
+    name_of,
+    namespace_of,
+    pod_claim_names,
+    pod_is_done,
+    pod_node,
+    uid_of,
+)
 from drakkar.api.resource import v1
 from drakkar.api.tree import text
 from drakkar.client.cache import Cache, Caches
@@ -44,7 +54,6 @@ from drakkar.node.hollow_nodes import (
     NodeEndpoint,
     addresses,
     fault_of,
-    is_ready,
     label_writes,
     ready_write,
     registration,
@@ -186,7 +195,7 @@ class HollowFleet:
         if fault_of(node) == FAILED:
             hollow.beat.live = False
             return []
-        if self._beats.is_current(hollow.beat) and is_ready(node):
+        if self._beats.is_current(hollow.beat) and condition_is(node, NODE_READY):
             return []
         hollow.beat.live = False
         return await self._join(hollow, node)

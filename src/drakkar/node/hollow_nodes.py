@@ -8,10 +8,11 @@ from typing import Any
 from drakkar.api.kinds import LEASE, NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_LEASE_NAMESPACE, NODE_READY
-from drakkar.api.objects import annotations_of, condition, labels_of, name_of, owner_reference
-from drakkar.api.tree import at, child
+from drakkar.api.objects import annotations_of, labels_of, name_of, owner_reference
+from drakkar.api.tree import child
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch, Write
+from drakkar.node.conditions import node_condition
 from drakkar.version import __version__
 
 FAILED, SLOW = "failed", "slow"
@@ -54,11 +55,6 @@ def label_writes(node: Object, manifest: Object) -> list[Write]:
     return [Patch(NODE, "", name_of(node), {"metadata": {"labels": missing}})] if missing else []
 
 
-def is_ready(node: Object) -> bool:
-    """Whether the Node says that it is Ready."""
-    return at(condition(node, NODE_READY), "status") == "True"
-
-
 @dataclass(frozen=True, slots=True)
 class NodeEndpoint:
     """Where the API server reaches the agent of hollow nodes; they share one."""
@@ -78,7 +74,7 @@ def ready_write(node: Object, manifest: Object, index: int, now: float, endpoint
         "capacity": capacity,
         "allocatable": dict(child(manifest, "status", "allocatable")) or capacity,
         "conditions": [
-            _condition(node, kind, state, reason, message, stamp) for kind, state, reason, message in entries
+            node_condition(node, kind, state, reason, message, stamp=stamp) for kind, state, reason, message in entries
         ],
         "addresses": [
             {"type": "InternalIP", "address": address},
@@ -101,15 +97,6 @@ def lease(node_name: str, node: Object | None, duration: float, now: float) -> O
     seconds = max(1, round(duration))
     spec = {"holderIdentity": node_name, "leaseDurationSeconds": seconds, "renewTime": timestamp(now, micro=True)}
     return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
-
-
-def _condition(node: Object, kind: str, status: str, reason: str, message: str, stamp: str) -> Object:
-    old = condition(node, kind)
-    changed = stamp
-    if old is not None and old.get("status") == status and old.get("lastTransitionTime"):
-        changed = old["lastTransitionTime"]
-    entry = {"type": kind, "status": status, "reason": reason, "message": message}
-    return entry | {"lastHeartbeatTime": stamp, "lastTransitionTime": changed}
 
 
 def _info(node: Object) -> dict[str, Any]:

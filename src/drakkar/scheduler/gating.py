@@ -23,6 +23,7 @@ from drakkar.api.names import ALLOCATED_NODE, ALLOCATION_LOST, DISRUPTION_TARGET
 from drakkar.api.objects import (
     annotations_of,
     condition,
+    condition_is,
     controller_of,
     key_of,
     name_of,
@@ -242,7 +243,7 @@ class GateScheduler(Scheduler):
             return
         found = self._lifted[uid]
         if found is None:
-            if (condition(pod, ALLOCATION_LOST) or {}).get("status") == "True":
+            if condition_is(pod, ALLOCATION_LOST):
                 text = f"it can run on node {lifted_node(pod)} again"
                 await self._tell(pod, ALLOCATION_LOST, "False", "Recovered", text)
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from drakkar.api.exposition import family
+
 #: Keys of ``Scheduler.metrics``; seconds are sums.
 COUNTERS = (
     "decisions",
@@ -90,16 +92,13 @@ def exposition(counters: Mapping[str, float], pending: Mapping[str, int]) -> str
 
 def _lines(counters: Mapping[str, float], pending: Mapping[str, int]) -> Iterator[str]:
     for name, kind, help_text, samples in _FAMILIES:
-        yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} {kind}"
+        yield from family(name, kind, help_text)
         for label, key in samples.items():
             yield f"{name}{{{label}}} {counters[key]:g}" if label else f"{name} {counters[key]:g}"
     for name, help_text, seconds, events in _SUMMARIES:
-        yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} summary"
+        yield from family(name, "summary", help_text)
         yield f"{name}_sum {counters[seconds]:g}"
         yield f"{name}_count {sum(counters[key] for key in events):g}"
-    yield "# HELP scheduler_pending_pods Pods that wait, by queue."
-    yield "# TYPE scheduler_pending_pods gauge"
+    yield from family("scheduler_pending_pods", "gauge", "Pods that wait, by queue.")
     for queue, count in pending.items():
         yield f'scheduler_pending_pods{{queue="{queue}"}} {count}'

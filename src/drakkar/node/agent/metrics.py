@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drakkar.api.exposition import family
+
 if TYPE_CHECKING:
     from drakkar.node.agent.agent import Agent
 
@@ -13,15 +15,12 @@ def render(agent: Agent) -> str:
     records = agent.claims.records() if agent.claims is not None else []
     prepared = sum(record.state == "prepared" for record in records)
     lines = [
-        "# HELP drakkar_node_claims Claims on this node by state of their record.",
-        "# TYPE drakkar_node_claims gauge",
+        *family("drakkar_node_claims", "gauge", "Claims on this node by state of their record."),
         f'drakkar_node_claims{{state="prepared"}} {prepared}',
         f'drakkar_node_claims{{state="prepare-started"}} {len(records) - prepared}',
-        "# HELP drakkar_node_drivers Registered drivers.",
-        "# TYPE drakkar_node_drivers gauge",
+        *family("drakkar_node_drivers", "gauge", "Registered drivers."),
         f"drakkar_node_drivers {len(agent.plugins.drivers())}",
-        "# HELP drakkar_node_pods Pods that the agent looks after.",
-        "# TYPE drakkar_node_pods gauge",
+        *family("drakkar_node_pods", "gauge", "Pods that the agent looks after."),
         f"drakkar_node_pods {agent.pods()}",
     ]
     return "\n".join(lines) + "\n"

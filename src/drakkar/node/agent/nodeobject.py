@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_READY
-from drakkar.api.objects import condition, labels_of, name_of
+from drakkar.api.objects import labels_of, name_of
 from drakkar.api.tree import child
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch
+from drakkar.node.conditions import node_condition
 
 _PRESSURES = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "the agent does not watch memory"),
@@ -61,7 +62,7 @@ def status_patch(node: Object, about: NodeDescription, now: float, *, ready: boo
     status = {
         "capacity": capacity,
         "allocatable": {**child(node, "status", "allocatable"), **about.capacity},
-        "conditions": [_entry(node, *entry, stamp=stamp) for entry in entries],
+        "conditions": [node_condition(node, *entry, stamp=stamp) for entry in entries],
         "addresses": [
             {"type": "InternalIP", "address": about.address},
             {"type": "Hostname", "address": about.name},
@@ -70,12 +71,3 @@ def status_patch(node: Object, about: NodeDescription, now: float, *, ready: boo
         "nodeInfo": about.info,
     }
     return Patch(NODE, "", name_of(node), {"status": status}, type="strategic", subresource="status")
-
-
-def _entry(node: Object, kind: str, status: str, reason: str, message: str, *, stamp: str) -> Object:
-    old = condition(node, kind)
-    changed = stamp
-    if old is not None and old.get("status") == status and old.get("lastTransitionTime"):
-        changed = old["lastTransitionTime"]
-    entry = {"type": kind, "status": status, "reason": reason, "message": message}
-    return entry | {"lastHeartbeatTime": stamp, "lastTransitionTime": changed}

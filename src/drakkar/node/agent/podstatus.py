@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from drakkar.api.kinds import POD
 from drakkar.api.meta import Object
 from drakkar.api.names import CONTAINERS_READY, POD_INITIALIZED, POD_READY, POD_READY_TO_START_CONTAINERS
-from drakkar.api.objects import condition, pod_qos_class, uid_of
+from drakkar.api.objects import condition, condition_is, pod_qos_class, uid_of
 from drakkar.api.tree import children, text
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch
@@ -142,7 +142,7 @@ def _past(slot: Slot) -> bool:
 
 def _gates(pod: Object) -> bool:
     gates = (gate["conditionType"] for gate in children(pod, "spec", "readinessGates"))
-    return all((condition(pod, gate) or {}).get("status") == "True" for gate in gates)
+    return all(condition_is(pod, gate) for gate in gates)
 
 
 def _condition(pod: Object, kind: str, state: bool, stamp: str, reason: str = "") -> Object:
