@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from drakkar.apiserver.cache import entry_key
 from drakkar.apiserver.options import WriteOptions
 from drakkar.apiserver.registry import Registry
 from drakkar.apiserver.roles import AUTO_UPDATE, RBAC, initial
@@ -58,7 +59,7 @@ async def _settle(registry: Registry, objects: Iterable[Initial]) -> None:
 async def _one(registry: Registry, view: View, obj: Object) -> None:
     meta = obj["metadata"]
     name, namespace = meta["name"], meta.get("namespace") or ""
-    entry = view.table.entries.get(f"{namespace}/{name}" if namespace else name)
+    entry = view.table.entries.get(entry_key(namespace, name))
     if entry is None:
         await registry.create(view, namespace, obj, WriteOptions(), [])
     elif view.stored.group == RBAC:

@@ -56,6 +56,11 @@ class Expired(Exception):
     """The asked revision is older than the history that is kept."""
 
 
+def entry_key(namespace: str, name: str) -> str:
+    """Under which key a table keeps an object; ``namespace`` is empty for kinds that have none."""
+    return f"{namespace}/{name}" if namespace else name
+
+
 def restamp(entry: Entry, revision: int) -> Entry:
     """A copy of an entry that bears another revision."""
     rest = entry.tail[entry.tail.index(b",") :]
@@ -122,7 +127,7 @@ class Table:
         name = metadata["name"]
         owners = metadata.get("ownerReferences")
         return Entry(
-            f"{namespace}/{name}" if namespace else name,
+            entry_key(namespace, name),
             namespace,
             name,
             metadata.get("uid", ""),

@@ -30,7 +30,7 @@ from drakkar.apiserver.admission import Admission, Attributes, Charge, ObjectFor
 from drakkar.apiserver.admission.definitions import definition_faults
 from drakkar.apiserver.admission.match import REGISTRATION
 from drakkar.apiserver.admission.policies import POLICIES
-from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode
+from drakkar.apiserver.cache import Change, Entry, State, Table, decode, encode, entry_key
 from drakkar.apiserver.catalog import Catalog, Served, Stored, field_reader
 from drakkar.apiserver.commit import Committer
 from drakkar.apiserver.custom import DEFINITIONS, CustomResources, complete, stored_version
@@ -183,7 +183,7 @@ class Registry:
 
     def entry(self, view: View, namespace: str, name: str) -> Entry:
         """The committed object; StatusError 404."""
-        found = view.table.entries.get(_key(namespace, name))
+        found = view.table.entries.get(entry_key(namespace, name))
         if found is None:
             raise StatusError(status.not_found(view.served.group, view.served.plural, name))
         return found
@@ -252,7 +252,7 @@ class Registry:
         store_key = stored.store_key(namespace, name)
         if store_key in self.committer.busy:
             await self.idle(store_key)
-        if _key(namespace, name) in view.table.entries:
+        if entry_key(namespace, name) in view.table.entries:
             raise StatusError(status.already_exists(served.group, served.plural, name))
         if strategy is not None:
             warnings.extend(strategy.dropped(obj, None, None, self.features))
@@ -283,7 +283,7 @@ class Registry:
             # Webhooks took their time: the world may be another one.
             while store_key in self.committer.busy:
                 await self.idle(store_key)
-            if _key(namespace, name) in view.table.entries:
+            if entry_key(namespace, name) in view.table.entries:
                 raise StatusError(status.already_exists(served.group, served.plural, name))
             if stored.namespaced:
                 self._check_namespace(served, namespace, meta)
@@ -297,7 +297,7 @@ class Registry:
                     meta["name"] = name = self._generate(view, namespace, generated)
                     store_key = stored.store_key(namespace, name)
                 await self.idle(store_key)
-                if _key(namespace, name) in view.table.entries:
+                if entry_key(namespace, name) in view.table.entries:
                     raise StatusError(status.already_exists(served.group, served.plural, name)) from None
 
     def _empty_status(self, view: View, obj: Object) -> None:
@@ -321,7 +321,7 @@ class Registry:
         name = ""
         for _ in range(_GENERATE_ATTEMPTS):
             name = prefix[:_GENERATE_BASE] + "".join(self.rng.choices(_LETTERS, k=5))
-            free = _key(namespace, name) not in view.table.entries
+            free = entry_key(namespace, name) not in view.table.entries
             if free and view.stored.store_key(namespace, name) not in self.committer.busy:
                 return name
         raise StatusError(status.already_exists(view.served.group, view.served.plural, name))
@@ -506,7 +506,7 @@ class Registry:
             meta.pop("namespace", None)
         uid = meta.get("uid")
         if uid and uid != entry.uid:
-            key = f"/registry/{served.plural}/{_key(entry.namespace, entry.name)}"
+            key = f"/registry/{served.plural}/{entry_key(entry.namespace, entry.name)}"
             text = (
                 f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
                 f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
@@ -582,7 +582,7 @@ class Registry:
             text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
             raise StatusError(status.bad_request(text))
         await self.idle(view.stored.store_key(namespace, name))
-        if _key(namespace, name) not in view.table.entries and not subresource:
+        if entry_key(namespace, name) not in view.table.entries and not subresource:
             if meta.get("uid"):
                 text = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
                 raise StatusError(status.conflict(view.served.group, view.served.plural, name, text))
@@ -832,10 +832,6 @@ class Registry:
         write = Write(store_key, entry.revision if entry is not None else 0, value, stored.lifetime is None)
         points = points_of(stored, obj, old) if self.committer.counts else ()
         return await self._commit(view, new.key, write, new, points, charge)
-
-
-def _key(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}" if namespace else name
 
 
 def _check_preconditions(served: Served, entry: Entry, options: DeleteOptions) -> None:

@@ -11,6 +11,7 @@ import logging
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,7 +25,7 @@ from drakkar.apiserver.admission import Attributes, BodyForms
 from drakkar.apiserver.audit import AuditLog
 from drakkar.apiserver.auth import ANONYMOUS, AUTHENTICATED, Authenticator, User
 from drakkar.apiserver.bodies import Bodies
-from drakkar.apiserver.cache import Entry, State
+from drakkar.apiserver.cache import Entry, State, entry_key
 from drakkar.apiserver.catalog import Catalog, Served
 from drakkar.apiserver.claims import check_status_write
 from drakkar.apiserver.commit import Committer, PeerCommitter
@@ -444,13 +445,12 @@ class ApiServer:
 
     def _subresource(self, info: RequestInfo, view: View) -> Response:
         if info.subresource == "scale":
-            entry = self.registry.entry(view, info.namespace, info.name)
-            return Response(
-                200,
-                dict(_HEADERS),
-                _encode(scale.scale_of(view.decode(entry), self.registry.custom.scale_paths(view.served))),
-            )
+            return self._scale_of(view, self.registry.entry(view, info.namespace, info.name))
         raise _no_agent(info)
+
+    def _scale_of(self, view: View, entry: Entry) -> Response:
+        found = scale.scale_of(view.decode(entry), self.registry.custom.scale_paths(view.served))
+        return Response(200, dict(_HEADERS), _encode(found))
 
     # Writing.
 
@@ -465,69 +465,52 @@ class ApiServer:
     ) -> Response:
         if served.stored is None:
             return await self._compute(request, info, served, user)
-        view = self.registry.view(served)
         namespace = info.namespace if served.namespaced else ""
+        write = _Write(request, info, self.registry.view(served), namespace, query, user, exchange)
         if info.verb == "create":
-            if info.subresource:
-                return await self._create_subresource(request, info, view, query, user, exchange)
-            return await self._create(request, info, view, namespace, query, user, exchange)
+            return await (self._create_subresource(write) if info.subresource else self._create(write))
         if info.subresource == "scale":
-            return await self._scale(request, info, view, namespace, query, user, exchange)
+            return await self._scale(write)
         if info.verb == "update":
-            return await self._update(request, info, view, namespace, query, user, exchange)
+            return await self._update(write)
         if info.verb == "patch":
-            return await self._patch(request, info, view, namespace, query, user, exchange)
-        return await self._delete(request, info, view, namespace, query, user, exchange)
+            return await self._patch(write)
+        return await self._delete(write)
 
-    async def _create(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        namespace: str,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
-        renderer = self._renderer(request)
-        obj = self.bodies.read(request, view.served, options, exchange.warnings)
-        self.authorizer.check_new(user, info, obj)
+    async def _create(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        options = write.options("CreateOptions")
+        renderer = self._renderer(write.request)
+        obj = self.bodies.read(write.request, view.served, options, write.exchange.warnings)
+        self.authorizer.check_new(write.user, info, obj)
         if view.stored.prefix == _MUTATING_POLICIES:
-            exchange.warnings.append("MutatingAdmissionPolicies are kept but not run by this server")
-        name_requester(view.stored, user, obj)
-        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
-        entry = await self.registry.create(view, namespace, obj, options, exchange.warnings, attributes=attributes)
+            write.exchange.warnings.append("MutatingAdmissionPolicies are kept but not run by this server")
+        name_requester(view.stored, write.user, obj)
+        attributes = write.attributes("CREATE", "CreateOptions", options)
+        entry = await self.registry.create(
+            view, write.namespace, obj, options, write.exchange.warnings, attributes=attributes
+        )
         return _object(renderer, view, entry, 201)
 
-    async def _update(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        namespace: str,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
-        renderer = self._renderer(request)
-        obj = self.bodies.read(request, view.served, options, exchange.warnings)
+    async def _update(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        options = write.options("UpdateOptions")
+        renderer = self._renderer(write.request)
+        obj = self.bodies.read(write.request, view.served, options, write.exchange.warnings)
         meta = obj.get("metadata") or {}
         given = meta.get("namespace")
-        if given and view.served.namespaced and given != namespace:
+        if given and view.served.namespaced and given != write.namespace:
             text = "the namespace of the provided object does not match the namespace on the request"
             raise StatusError(status.bad_request(text))
-        key = f"{namespace}/{info.name}" if namespace else info.name
-        if not info.subresource and self.registry.creates_on_update(view) and key not in view.table.entries:
+        if not info.subresource and self.registry.creates_on_update(view) and write.key not in view.table.entries:
             new: Object = msgspec.json.decode(_encode(obj))
             meta = new.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
-            attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
+            attributes = write.attributes("CREATE", "CreateOptions", options)
             try:
                 entry = await self.registry.create(
-                    view, namespace, new, options, exchange.warnings, attributes=attributes
+                    view, write.namespace, new, options, write.exchange.warnings, attributes=attributes
                 )
                 return _object(renderer, view, entry, 201)
             except StatusError as error:
@@ -538,53 +521,53 @@ class ApiServer:
         sent = _encode(obj) if self.registry.admission.configured or self.peers is not None else None
         entry = await self.registry.update(
             view,
-            namespace,
+            write.namespace,
             info.name,
             info.subresource,
             lambda old: obj if sent is None else msgspec.json.decode(sent),
             options,
-            exchange.warnings,
+            write.exchange.warnings,
             unconditional=False,
-            judge=self._judge(info, view, user),
-            attributes=_attributes("UPDATE", "UpdateOptions", info, view.served, user, options, exchange),
+            judge=self._judge(info, view, write.user),
+            attributes=write.attributes("UPDATE", "UpdateOptions", options),
         )
         return _object(renderer, view, entry, 200)
 
-    async def _patch(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        namespace: str,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        options = write_options(query, "PatchOptions", request.headers.get("user-agent", ""))
-        renderer = self._renderer(request)
-        kind = patch_type(request.headers.get("content-type", ""), strategic=not view.stored.custom)
-        patch = self.bodies.patch(request, view.served, kind, options, exchange.warnings)
-        judge = self._judge(info, view, user)
-        attributes = _attributes("UPDATE", "PatchOptions", info, view.served, user, options, exchange)
+    async def _patch(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        options = write.options("PatchOptions")
+        renderer = self._renderer(write.request)
+        kind = patch_type(write.request.headers.get("content-type", ""), strategic=not view.stored.custom)
+        patch = self.bodies.patch(write.request, view.served, kind, options, write.exchange.warnings)
+        judge = self._judge(info, view, write.user)
+        attributes = write.attributes("UPDATE", "PatchOptions", options)
         if kind == "apply":
-            if (f"{namespace}/{info.name}" if namespace else info.name) not in view.table.entries:
-                self.authorizer.check_new(user, info, patch)
+            if write.key not in view.table.entries:
+                self.authorizer.check_new(write.user, info, patch)
             entry, created = await self.registry.apply(
-                view, namespace, info.name, info.subresource, patch, options, exchange.warnings, judge, attributes
+                view,
+                write.namespace,
+                info.name,
+                info.subresource,
+                patch,
+                options,
+                write.exchange.warnings,
+                judge,
+                attributes,
             )
             return _object(renderer, view, entry, 201 if created else 200)
 
         def transform(old: Object) -> Object:
-            return self.bodies.patched(old, patch, view.served, kind, options, exchange.warnings)
+            return self.bodies.patched(old, patch, view.served, kind, options, write.exchange.warnings)
 
         entry = await self.registry.update(
             view,
-            namespace,
+            write.namespace,
             info.name,
             info.subresource,
             transform,
             options,
-            exchange.warnings,
+            write.exchange.warnings,
             judge=judge,
             attributes=attributes,
         )
@@ -601,48 +584,28 @@ class ApiServer:
             return None
         return lambda old, new: check_status_write(self.authorizer, user, info.verb, old, new)
 
-    async def _scale(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        namespace: str,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        options = write_options(query, "UpdateOptions", request.headers.get("user-agent", ""))
-        change = self.bodies.scale(request, patching=info.verb == "patch")
+    async def _scale(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        options = write.options("UpdateOptions")
+        change = self.bodies.scale(write.request, patching=info.verb == "patch")
 
         where = self.registry.custom.scale_paths(view.served)
 
         def transform(old: Object) -> Object:
             return scale.rescale(old, change(scale.scale_of(old, where)), where)
 
-        attributes = _attributes("UPDATE", "UpdateOptions", info, view.served, user, options, exchange)
+        attributes = write.attributes("UPDATE", "UpdateOptions", options)
         attributes.kind = scale.KIND
         entry = await self.registry.update(
-            view, namespace, info.name, "", transform, options, exchange.warnings, attributes=attributes
+            view, write.namespace, info.name, "", transform, options, write.exchange.warnings, attributes=attributes
         )
-        return Response(
-            200,
-            dict(_HEADERS),
-            _encode(scale.scale_of(view.decode(entry), self.registry.custom.scale_paths(view.served))),
-        )
+        return self._scale_of(view, entry)
 
-    async def _delete(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        namespace: str,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        body = self.bodies.options(request)
-        options = delete_options(body, query)
-        renderer = self._renderer(request)
+    async def _delete(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        body = self.bodies.options(write.request)
+        options = delete_options(body, write.query)
+        renderer = self._renderer(write.request)
 
         passed: Object = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **(body or {})}
 
@@ -653,24 +616,24 @@ class ApiServer:
                 namespace=of,
                 name=name,
                 subresource=info.subresource,
-                user=user,
+                user=write.user,
                 options=passed,
                 dry_run=options.dry_run,
-                warnings=exchange.warnings,
-                annotations=exchange.annotations,
+                warnings=write.exchange.warnings,
+                annotations=write.exchange.annotations,
             )
 
         if info.verb == "delete":
             entry, gone = await self.registry.delete(
-                view, namespace, info.name, options, attributes(namespace, info.name)
+                view, write.namespace, info.name, options, attributes(write.namespace, info.name)
             )
             if gone and not view.stored.answers_deleted:
                 details = {"name": entry.name, "group": view.served.group, "kind": view.served.plural, "uid": entry.uid}
                 details = {key: value for key, value in details.items() if value}
                 return Response(200, dict(_HEADERS), _encode(status.success(details)))
             return _object(renderer, view, entry, 200)
-        selected = list_options(query, watch=False)
-        self.authorizer.check_selected(user, info, selected.fields)
+        selected = list_options(write.query, watch=False)
+        self.authorizer.check_selected(write.user, info, selected.fields)
         await self._reached_for(selected)
         entries, metadata = select(self.state, view, self._selection(view, info, selected), selected)
         deleted: list[Entry] = []
@@ -687,22 +650,15 @@ class ApiServer:
         body = renderer.many(view, deleted, metadata)
         return Response(200, {**_HEADERS, "content-type": renderer.content_type}, body)
 
-    async def _create_subresource(
-        self,
-        request: Request,
-        info: RequestInfo,
-        view: View,
-        query: Mapping[str, str],
-        user: User,
-        exchange: Exchange,
-    ) -> Response:
-        options = write_options(query, "CreateOptions", request.headers.get("user-agent", ""))
+    async def _create_subresource(self, write: _Write) -> Response:
+        info, view = write.info, write.view
+        options = write.options("CreateOptions")
         sub = view.served.subresources[info.subresource]
         if info.subresource in _OF_AGENTS:
             self.registry.entry(view, info.namespace, info.name)
             raise _no_agent(info)
-        body = self.bodies.read_as(request, sub.group or view.served.group, sub.version or "v1", sub.kind)
-        attributes = _attributes("CREATE", "CreateOptions", info, view.served, user, options, exchange)
+        body = self.bodies.read_as(write.request, sub.group or view.served.group, sub.version or "v1", sub.kind)
+        attributes = write.attributes("CREATE", "CreateOptions", options)
         attributes.kind = (sub.group or view.served.group, sub.version or "v1", sub.kind)
         body = await self._admit_body(attributes, body)
         if view.stored.prefix == "/core/pods/" and info.subresource == "binding":
@@ -713,7 +669,7 @@ class ApiServer:
             return Response(201, dict(_HEADERS), _encode(status.success(code=201)))
         if view.stored.prefix == "/core/serviceaccounts/" and info.subresource == "token":
             account = view.decode(self.registry.entry(view, info.namespace, info.name))
-            self.authorizer.check_token(user, info.namespace, info.name, body)
+            self.authorizer.check_token(write.user, info.namespace, info.name, body)
             answer = self.accounts.request(account, body)
             return Response(201, dict(_HEADERS), _encode(answer))
         raise StatusError(status.unknown_resource())
@@ -759,6 +715,32 @@ class ApiServer:
         found = self.catalog.find(group, version, plural)
         assert found is not None
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """One write on its way through the server; ``namespace`` is empty for kinds that have none."""
+
+    request: Request
+    info: RequestInfo
+    view: View
+    namespace: str
+    query: Mapping[str, str]
+    user: User
+    exchange: Exchange
+
+    @property
+    def key(self) -> str:
+        """The object's key in its table."""
+        return entry_key(self.namespace, self.info.name)
+
+    def options(self, kind: str) -> WriteOptions:
+        """What the query asks for; ``kind`` is that of the options. StatusError when it makes no sense."""
+        return write_options(self.query, kind, self.request.headers.get("user-agent", ""))
+
+    def attributes(self, operation: str, kind: str, options: WriteOptions) -> Attributes:
+        """What admission gets to know of it."""
+        return _attributes(operation, kind, self.info, self.view.served, self.user, options, self.exchange)
 
 
 def _attributes(
