@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,18 +39,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
+def root(root: Path) -> Iterator[Path]:
     try:
-        yield folder
+        yield root
     finally:
         for pid in STARTED:
             # Also after a failure no agent may go on; those that have ended are no problem.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         STARTED.clear()
-        end_containers(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        end_containers(root)
 
 
 class Holder(Hello):

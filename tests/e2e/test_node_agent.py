@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -68,15 +67,13 @@ class Agent:
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
+def root(root: Path) -> Iterator[Path]:
     try:
-        yield folder
+        yield root
     finally:
-        end_containers(folder)
-        bridge = BridgeNetwork(folder / "network", "", ("", 0)).bridge
+        end_containers(root)
+        bridge = BridgeNetwork(root / "network", "", ("", 0)).bridge
         subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _drakkar(*words: str, ok: bool = True) -> str:

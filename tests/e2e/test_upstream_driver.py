@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,13 +33,11 @@ _RBAC, _ROLES = "rbac.authorization.k8s.io", ("ClusterRole", "ClusterRoleBinding
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
+def root(root: Path) -> Iterator[Path]:
     try:
-        yield folder
+        yield root
     finally:
-        mounts.unmount_below(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        mounts.unmount_below(root)
 
 
 async def _start(site: Cluster, root: Path, folder: Path) -> asyncio.subprocess.Process:

@@ -17,7 +17,20 @@ _FEW: Final = 8
 _FLAGS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 
-class NodeNames(Sequence[str]):
+class Names(Sequence[str]):
+    """Names that are looked up one after the other, when they are wanted."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return tuple(self)[index]
+
+
+class NodeNames(Names):
     """The names of the nodes whose bits are set, in order. Equal to a tuple of the same names."""
 
     __slots__ = ("_mask", "_order")
@@ -46,13 +59,6 @@ class NodeNames(Sequence[str]):
     def __contains__(self, name: object) -> bool:
         place = self._order.places.get(name) if isinstance(name, str) else None
         return place is not None and bool((self._mask >> place) & 1)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, NodeNames):

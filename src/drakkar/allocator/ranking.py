@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, overload
+from typing import Final
 
-from drakkar.allocator.nodes import NodeNames
+from drakkar.allocator.nodes import Names, NodeNames
 from drakkar.inventory.snapshot import NodeOrder
 
 #: Nodes of which the loss is found out at a time; the others stand behind until the next time.
@@ -74,7 +74,7 @@ class Ranking:
         return _Ranked([*masks, self._unknown] if self._unknown else masks, self.order)
 
 
-class _Ranked(Sequence[str]):
+class _Ranked(Names):
     """Sets of nodes, one behind the other; names are looked up when they are wanted."""
 
     __slots__ = ("_sets",)
@@ -90,10 +90,3 @@ class _Ranked(Sequence[str]):
 
     def __contains__(self, name: object) -> bool:
         return any(name in one for one in self._sets)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return tuple(self)[index]

@@ -17,7 +17,6 @@ from drakkar.api.kinds import CONTROLLERREVISION, DAEMONSET, NODE, POD
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
     annotations_of,
-    controller_of,
     is_deleting,
     key_of,
     labels_of,
@@ -37,8 +36,10 @@ from drakkar.controllers.workloads import (
     OWNING,
     REVISION_HASH,
     NameBook,
+    born_to,
     claim,
     delete,
+    gone,
     is_active,
     is_ready,
     pod_of,
@@ -101,14 +102,12 @@ class DaemonSets:
         self._pods = caches.of(POD, indexes=OWNING)
 
         def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
-            owner = controller_of(new) if event == "ADDED" and new is not None else None
-            if new is not None and owner is not None and owner.get("kind") == DAEMONSET.kind:
-                self._memory.setdefault(owner["uid"], _Memory()).book.saw(name_of(new))
+            if new is not None and (uid := born_to(DAEMONSET, event, new)):
+                self._memory.setdefault(uid, _Memory()).book.saw(name_of(new))
             wakes(queue, DAEMONSET, self._sets, event, old, new)
 
         def set_changed(event: str, old: Object | None, new: Object | None) -> None:
-            if old is not None and (event == "DELETED" or new is None or uid_of(old) != uid_of(new)):
-                self._memory.pop(uid_of(old), None)
+            self._memory.pop(gone(event, old, new), None)
             if event != "DELETED" and new is not None:
                 queue.add(key_of(new))
 

@@ -35,9 +35,11 @@ from drakkar.controllers.common import BY_CONTROLLER, Queue, Reader
 from drakkar.controllers.workloads import (
     OWNING,
     NameBook,
+    born_to,
     claim,
     delete,
     expendable,
+    gone,
     is_active,
     pod_of,
     selector_of,
@@ -67,14 +69,12 @@ class ReplicaSets:
         self._pods = caches.of(POD, indexes=OWNING)
 
         def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
-            owner = controller_of(new) if event == "ADDED" and new is not None else None
-            if new is not None and owner is not None and owner.get("kind") == REPLICASET.kind:
-                self._books.setdefault(owner["uid"], NameBook()).saw(name_of(new))
+            if new is not None and (uid := born_to(REPLICASET, event, new)):
+                self._books.setdefault(uid, NameBook()).saw(name_of(new))
             wakes(queue, REPLICASET, self._sets, event, old, new)
 
         def set_changed(event: str, old: Object | None, new: Object | None) -> None:
-            if old is not None and (event == "DELETED" or new is None or uid_of(old) != uid_of(new)):
-                self._books.pop(uid_of(old), None)
+            self._books.pop(gone(event, old, new), None)
             if event != "DELETED" and new is not None:
                 queue.add(key_of(new))
 

@@ -83,6 +83,19 @@ def wakes(queue: Queue, kind: Kind, owners: Cache, event: str, old: Object | Non
             queue.add(f"{namespace_of(owner)}/{name_of(owner)}")
 
 
+def born_to(kind: Kind, event: str, new: Object | None) -> str:
+    """UID of the workload of ``kind`` whose object has just appeared; empty for any other change."""
+    owner = controller_of(new) if event == "ADDED" and new is not None else None
+    return owner["uid"] if owner is not None and owner.get("kind") == kind.kind else ""
+
+
+def gone(event: str, old: Object | None, new: Object | None) -> str:
+    """UID of a workload that went with this change, also for another one of its name; empty when it is still there."""
+    if old is not None and (event == "DELETED" or new is None or uid_of(old) != uid_of(new)):
+        return uid_of(old)
+    return ""
+
+
 async def claim(
     reader: Reader, kind: Kind, owner: Object, of: Kind, cache: Cache, *, adoptable: Any = None
 ) -> tuple[list[Object], list[Write]]:

@@ -102,8 +102,8 @@ def kit(root: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Report:
     return asyncio.run(run())
 
 
-def test_a_good_driver_breaks_no_rule(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = kit(short_path, monkeypatch)
+def test_a_good_driver_breaks_no_rule(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = kit(root, monkeypatch)
     assert report.failed == []
     assert {f.check for f in report.findings if f.status == "not run"} == {
         c.name for c in CHECKS if "command" in c.needs
@@ -122,8 +122,8 @@ def test_a_good_driver_breaks_no_rule(short_path: Path, monkeypatch: pytest.Monk
         ("cannot undo twice", {"idempotent", "unknown-claims"}),
     ],
 )
-def test_faults_are_found(short_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, broken: set[str]) -> None:
-    assert broken <= {finding.check for finding in kit(short_path, monkeypatch, fault).failed}
+def test_faults_are_found(root: Path, monkeypatch: pytest.MonkeyPatch, fault: str, broken: set[str]) -> None:
+    assert broken <= {finding.check for finding in kit(root, monkeypatch, fault).failed}
 
 
 def test_scaffold_writes_a_driver_and_refuses_what_would_not_work(tmp_path: Path) -> None:

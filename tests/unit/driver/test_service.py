@@ -125,9 +125,9 @@ def asked(claim: v1.ResourceClaim) -> wire.Claim:
     return wire.Claim(claim.metadata.namespace, claim.metadata.uid, claim.metadata.name)
 
 
-def test_from_discovery_to_a_container_and_back(short_path: Path) -> None:
+def test_from_discovery_to_a_container_and_back(root: Path) -> None:
     async def story() -> None:
-        async with machine(short_path, Hello()) as here, await here.register() as kubelet:
+        async with machine(root, Hello()) as here, await here.register() as kubelet:
             await asyncio.wait_for(here.service.publication.published.wait(), 5)
             (published,) = await here.slices()
             assert published.spec.nodeName == "n1"
@@ -154,9 +154,9 @@ def test_from_discovery_to_a_container_and_back(short_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_device_is_never_prepared_for_two_claims(short_path: Path) -> None:
+def test_a_device_is_never_prepared_for_two_claims(root: Path) -> None:
     async def story() -> None:
-        async with machine(short_path, Hello()) as here, await here.register() as kubelet:
+        async with machine(root, Hello()) as here, await here.register() as kubelet:
             label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
             await here.client.patch(NAMESPACE, "default", None, label)
             one = await allocated_claim(here.client, "one", "d0")
@@ -175,10 +175,10 @@ def test_a_device_is_never_prepared_for_two_claims(short_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_sickness_reaches_slices_kubelet_claim_and_application(short_path: Path) -> None:
+def test_sickness_reaches_slices_kubelet_claim_and_application(root: Path) -> None:
     async def story() -> None:
         driver = Hello()
-        async with machine(short_path, driver) as here, await here.register() as kubelet:
+        async with machine(root, driver) as here, await here.register() as kubelet:
             claim = await allocated_claim(here.client, "c", "d0")
             await kubelet.prepare(wire.DRA_V1, [asked(claim)])
             stream = kubelet.watch_health(wire.HEALTH_V1)
@@ -217,10 +217,10 @@ def test_sickness_reaches_slices_kubelet_claim_and_application(short_path: Path)
     asyncio.run(story())
 
 
-def test_new_hardware_and_pools_that_cannot_be(short_path: Path) -> None:
+def test_new_hardware_and_pools_that_cannot_be(root: Path) -> None:
     async def story() -> None:
         driver = Hello()
-        async with machine(short_path, driver) as here:
+        async with machine(root, driver) as here:
             await asyncio.wait_for(here.service.publication.published.wait(), 5)
             driver.devices = [counter_set("s", {"c": 1}), device("d7")]
             here.service.refresh()

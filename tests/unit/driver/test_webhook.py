@@ -153,12 +153,12 @@ def test_what_the_webhook_needs_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         asyncio.run(unusable())
 
 
-def test_metrics_and_readiness(short_path: Path) -> None:
+def test_metrics_and_readiness(root: Path) -> None:
     async def story() -> None:
-        (short_path / "plugins_registry").mkdir()
+        (root / "plugins_registry").mkdir()
         async with memory_plane() as client:
             await client.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-            settings = NodeSettings("n1", short_path, short_path / "cdi", health_period=0.05)
+            settings = NodeSettings("n1", root, root / "cdi", health_period=0.05)
             service = DriverService(Hello(), client, client.clock, settings)
             task = asyncio.create_task(service.run())
             async with health.serving(("127.0.0.1", 0), lambda: missing(service), lambda: render(service)) as url:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from tests.support.eventually import eventually
 EXAMPLES = Path(__file__).parents[3] / "examples" / "computedomain"
 CRD = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False)
 KINDS = {"CustomResourceDefinition": CRD, "DeviceClass": DEVICECLASS, "ComputeDomain": COMPUTEDOMAIN, "Pod": POD}
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
-        yield Path(folder)
 
 
 async def create(cluster: DriverCluster, file: str, **changes: Any) -> None:

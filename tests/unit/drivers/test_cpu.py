@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +41,6 @@ def machine(numa: int = 2, cores: int = 8, *, smt: bool = True, efficiency: int 
                 )
             )
     return Topology(tuple(cpus), dict.fromkeys(range(numa), 16384))
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
-        yield Path(folder)
 
 
 @given(st.sets(st.integers(0, 300)))

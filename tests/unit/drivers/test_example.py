@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,13 +25,6 @@ from tests.support.drivers import driver_cluster
 EXAMPLES = Path(__file__).parents[3] / "examples" / "example-driver"
 
 
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """Sockets have short names only."""
-    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
-        yield Path(folder)
-
-
 @pytest.mark.parametrize(
     ("profile", "pods", "expected"),
     [
@@ -45,11 +37,11 @@ def short_path() -> Iterator[Path]:
         ("network-attached", 1, ["fabric-0"]),
     ],
 )
-def test_profile(short_path: Path, profile: str, pods: int, expected: list[str]) -> None:
+def test_profile(root: Path, profile: str, pods: int, expected: list[str]) -> None:
     async def story() -> None:
         driver = ExampleDriver(profile)
         nodes = {"n1": {"example": lambda _node, _folder: driver}}
-        async with driver_cluster(short_path, nodes, {FABRIC: "a"}) as cluster, beside(cluster.client, driver):
+        async with driver_cluster(root, nodes, {FABRIC: "a"}) as cluster, beside(cluster.client, driver):
             await cluster.apply(EXAMPLES / f"{profile}.yaml")
             await cluster.bound(pods)
             found = [

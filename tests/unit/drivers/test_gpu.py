@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,6 @@ from tests.support.drivers import Build, DriverCluster, driver_cluster
 from tests.support.eventually import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "gpu"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
-        yield Path(folder)
 
 
 def build(model: str = "a100", count: int = 0, *, mig: str = "off", passthrough: bool = False) -> Build:

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,6 @@ from drakkar.plugin.checkpoint import PreparedDevice, Record
 from tests.support.drivers import DriverCluster, driver_cluster
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="drakkar-") as folder:
-        yield Path(folder)
 
 
 def start_container(root: Path, cluster: DriverCluster, uid: str, pid: int, monkeypatch: pytest.MonkeyPatch) -> int:

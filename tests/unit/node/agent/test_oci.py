@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
+def root(root: Path) -> Iterator[Path]:
     try:
-        yield folder
+        yield root
     finally:
-        mounts.unmount_below(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        mounts.unmount_below(root)
 
 
 def pod(name: str, script: str, *, claim: bool = False, container: Object | None = None, **more: Any) -> Object:

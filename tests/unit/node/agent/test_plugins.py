@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +27,9 @@ DRIVER = "gpu.example.com"
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
-    (folder / "registry").mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def root(root: Path) -> Path:
+    (root / "registry").mkdir()
+    return root
 
 
 class FakeDriver:

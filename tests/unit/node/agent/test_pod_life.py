@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,6 @@ from drakkar.api.objects import condition_is
 from tests.support.agents import Cluster, cluster
 from tests.support.eventually import eventually
 from tests.unit.node.agent.test_thin_path import gone, log
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def play(tmp_path: Path, root: Path, scene: Callable[[Cluster], Awaitable[None]]) -> None:

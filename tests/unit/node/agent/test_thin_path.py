@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +49,6 @@ class Hello(Driver):
 
     def health(self) -> dict[str, Health]:
         return self.sick
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """Short, since sockets lie in it."""
-    folder = Path(tempfile.mkdtemp(prefix="dk"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pod(name: str, script: str, **more: Any) -> Object:
