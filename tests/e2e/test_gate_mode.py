@@ -8,9 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.kubectl import Kubectl
-from tests.support.plane import FAST, Up
+from tests.support.plane import FAST, Part, Up
 from tests.support.upstream import Component, token_kubeconfig
 from tests.unit.scheduler.build import device_class, node, node_slice
 from tests.unit.scheduler.test_webhook import documented
@@ -30,30 +27,16 @@ pytestmark = [pytest.mark.upstream, pytest.mark.timeout(240)]
 NODES = ("a", "b", "c")
 
 
-class Gate:
+class Gate(Part):
     """``drakkar scheduler`` with the webhook, as a child process."""
 
     def __init__(self, kubeconfig: Path, pki: Path):
-        command = [sys.executable, "-m", "drakkar.cli", "scheduler", "--kubeconfig", str(kubeconfig)]
-        command += ["--webhook", "127.0.0.1:0", "--tls-cert", str(pki / "server.crt"), "--tls-key"]
-        command += [str(pki / "server.key"), "--leader-elect-lease-duration", "3"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(self.process.stdout)
-
-    def __enter__(self) -> Gate:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+        certificate = ("--tls-cert", str(pki / "server.crt"), "--tls-key", str(pki / "server.key"))
+        webhook = ("--webhook", "127.0.0.1:0", *certificate)
+        super().__init__("scheduler", "--kubeconfig", str(kubeconfig), *webhook, "--leader-elect-lease-duration", "3")
 
     def url(self) -> str:
-        found = re.search(r"admission webhook at (\S+)", "".join(self.lines))
+        found = re.search(r"admission webhook at (\S+)", self.output)
         return found[1] if found else ""
 
 

@@ -6,15 +6,11 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -25,7 +21,7 @@ from drakkar.cli.target import connect
 from drakkar.client import Client
 from drakkar.insight.dump import collect
 from drakkar.insight.verify import verify
-from tests.support.plane import Up
+from tests.support.plane import Part, Up
 from tests.unit.scheduler.build import claim, device_class, node_slice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -34,35 +30,19 @@ LEASE_SECONDS = 3.0
 NAME = "drakkar-scheduler-drakkar"
 
 
-class Replica:
+class Replica(Part):
     """``drakkar scheduler`` as a child process."""
 
     def __init__(self, kubeconfig: Path):
-        command = [sys.executable, "-m", "drakkar.cli", "scheduler", "--kubeconfig", str(kubeconfig)]
-        command += ["--leader-elect-lease-duration", str(LEASE_SECONDS)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(self.process.stdout)
-
-    def __enter__(self) -> Replica:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
+        lease = ("--leader-elect-lease-duration", str(LEASE_SECONDS))
+        super().__init__("scheduler", "--kubeconfig", str(kubeconfig), *lease)
 
     def is_ready(self) -> bool:
         return len(self.lines) >= 2 and self.ask("/readyz") == "200 ok"
 
     def ask(self, path: str) -> str:
         """What the replica answers at its own address; the HTTP status in front."""
-        match = re.search(r"health and metrics at (\S+)", "".join(self.lines))
+        match = re.search(r"health and metrics at (\S+)", self.output)
         assert match, self.lines
         try:
             with urllib.request.urlopen(match[1] + path, timeout=5) as answer:

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 #: Settings of the demo: heartbeat 0.25 s, lease 1 s, NotReady after 4 s.
 FAST = ("--lease-duration", "1", "--lease-period", "0.25", "--node-grace", "4")
@@ -104,3 +105,30 @@ class Up:
                 self.process.wait()
                 raise AssertionError(f"drakkar up did not stop on Ctrl-C:\n{self.output}") from None
         return self.process.returncode
+
+
+class Part:
+    """One ``drakkar`` command as a child process; killed at the end of the block, unless it has ended."""
+
+    def __init__(self, *arguments: str):
+        command = [sys.executable, "-m", "drakkar.cli", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(self.process.stdout)
