@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from drakkar.api.names import SYSTEM_PRIORITIES
 from drakkar.apiserver.cache import entry_key
 from drakkar.apiserver.options import WriteOptions
 from drakkar.apiserver.registry import Registry
@@ -21,13 +22,12 @@ Object = dict[str, Any]
 Initial = tuple[str, str, Object]
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 def _first() -> Iterable[Initial]:
     for name in NAMESPACES:
         yield "", "namespaces", {"metadata": {"name": name}}
-    for name, value in _PRIORITIES.items():
+    for name, value in SYSTEM_PRIORITIES.items():
         meta: Object = {"name": name}
         body: Object = {"metadata": meta, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
         yield "scheduling.k8s.io", "priorityclasses", body

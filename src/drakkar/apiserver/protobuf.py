@@ -25,7 +25,6 @@ import msgspec
 from drakkar.apiserver import status
 
 MAGIC = b"k8s\0"
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 
 _META = "apimachinery/pkg/apis/meta/v1."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

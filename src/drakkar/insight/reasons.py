@@ -1,4 +1,4 @@
-"""Why a pod is pending: the scheduler's own pure decision, asked again over a set of objects."""
+"""A set of objects, out of a file or a server, as the scheduler sees it: what its pure decision is asked over again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from drakkar.api.registry import defaults_for
 from drakkar.api.resource import v1 as resource
 from drakkar.api.resource.conversion import VERSIONS, convert
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.decide import Pending, decide
-from drakkar.scheduler.pods import PodView
 
 #: Kinds whose objects may stand in a file without a namespace; they are then in ``default``.
 _NAMESPACED = ("Pod", "ResourceClaim", "ResourceClaimTemplate", "PersistentVolumeClaim", "PodGroup")
@@ -98,17 +96,3 @@ def cluster_of(found: Iterable[Object]) -> Cluster:
             with _readable(obj):
                 taker(decoded(obj))
     return cluster
-
-
-def why_pending(
-    found: Iterable[Object], namespace: str, name: str, *, policy: str = "drakkar", now: float = 0.0
-) -> Pending | None:
-    """What keeps the pod from running; None: nothing does, or it has a node. Raises KeyError: no such pod."""
-    listed = [as_served(obj) for obj in found]
-    for obj in listed:
-        if obj.get("kind") == "Pod" and (objects.namespace_of(obj), objects.name_of(obj)) == (namespace, name):
-            if objects.pod_node(obj):
-                return None
-            decision = decide(cluster_of(listed), PodView.of(obj), policy=policy, now=now)
-            return decision if isinstance(decision, Pending) else None
-    raise KeyError(f"pod {namespace}/{name}")

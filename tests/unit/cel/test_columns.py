@@ -3,12 +3,103 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from drakkar.api.resource.v1 import Device, DeviceAttribute, DeviceCapacity
+from drakkar.api.semver import Semver
 from drakkar.cel import DeviceInput, EvaluationError, Program, compile_selector
-from drakkar.cel.columns import ERROR, FALSE, TRUE, ColumnEvaluator, DeviceColumns
+from drakkar.cel.access import Path
+from drakkar.cel.columns import ERROR, FALSE, TRUE, Codes, ColumnEvaluator
+from drakkar.cel.values import ABSENT, kind_of
+
+
+class ValueColumn:
+    """A column over a list of values, one per row."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._rows = values
+        self._texts = all(value is ABSENT or kind_of(value) is str for value in values)
+        interned: dict[Any, int] = {}
+        self.codes: Codes = np.fromiter(
+            (interned.setdefault(_identity(value), len(interned)) for value in values),
+            dtype=np.int32,
+            count=len(values),
+        )
+        firsts = dict(zip(reversed(self.codes.tolist()), reversed(values), strict=True))
+        self.values: list[Any] = [firsts[code] for code in range(len(interned))]
+
+    @property
+    def texts(self) -> Sequence[str | None] | None:
+        """The values, if all are strings or nothing."""
+        return [None if value is ABSENT else value for value in self._rows] if self._texts else None
+
+    @property
+    def absent(self) -> NDArray[np.bool_] | None:
+        """Rows without a value."""
+        return np.fromiter((value is ABSENT for value in self._rows), dtype=np.bool_, count=len(self._rows))
+
+    def having(self, texts: frozenset[str]) -> NDArray[np.bool_]:
+        """Rows that hold one of the strings."""
+        return np.fromiter((value in texts for value in self._rows), dtype=np.bool_, count=len(self._rows))
+
+
+class DeviceColumns:
+    """Columns made from a list of devices, built when first read."""
+
+    def __init__(self, devices: Sequence[DeviceInput]) -> None:
+        self._devices = devices
+        self._columns: dict[Path, ValueColumn] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many devices there are."""
+        return len(self._devices)
+
+    def failing(self) -> NDArray[np.bool_]:
+        """Devices whose own data cannot be read."""
+        return np.fromiter((device.error is not None for device in self._devices), dtype=np.bool_)
+
+    def device(self, row: int) -> DeviceInput:
+        """The device of a row."""
+        return self._devices[row]
+
+    def column(self, path: Path) -> ValueColumn:
+        """What is at the path, for every device."""
+        known = self._columns.get(path)
+        if known is None:
+            known = self._columns[path] = ValueColumn([_value(device, path) for device in self._devices])
+        return known
+
+
+def _value(device: DeviceInput, path: Path) -> Any:
+    match path:
+        case ("driver",):
+            return device.driver
+        case ("multi",):
+            return device.multi
+        case ("attributes", domain, name):
+            return device.attributes[domain].get(name, ABSENT)
+        case ("capacity", domain, name):
+            return device.capacity[domain].get(name, ABSENT)
+        case _:
+            raise ValueError(f"{path} is no column")
+
+
+def _identity(value: Any) -> Any:
+    """A hashable stand-in that differs wherever an expression could tell two values apart."""
+    if kind_of(value) is list:
+        return (list, tuple(map(_identity, value)))
+    if isinstance(value, Semver):
+        return (Semver, str(value))
+    if hasattr(value, "nanos"):
+        return (type(value), value.nanos, value.scale)
+    return (type(value), value)
+
 
 A = 'device.attributes["gpu.example.com"]'
 SELECTORS = [

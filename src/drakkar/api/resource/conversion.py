@@ -15,7 +15,6 @@ from drakkar.api.meta import Object
 from drakkar.api.tree import child, children
 
 GROUP: Final = "resource.k8s.io"
-HUB: Final = "v1"
 
 VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "ResourceSlice": ("v1", "v1beta2", "v1beta1"),

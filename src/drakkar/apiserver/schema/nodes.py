@@ -145,9 +145,6 @@ class SchemaNode:
                 return "interface {}"
 
 
-_ANY = SchemaNode("any")
-
-
 class _GroupVersionKind(msgspec.Struct):
     group: str
     version: str

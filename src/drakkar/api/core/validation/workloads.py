@@ -10,6 +10,7 @@ from drakkar.api.core.validation.pods import one_of, pod_spec, template_metadata
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
+from drakkar.api.names import SYSTEM_PRIORITIES
 from drakkar.api.resource.validation import shared
 from drakkar.api.rules import ValidationContext, same_meaning
 from drakkar.api.selectors import LabelSelector
@@ -217,7 +218,6 @@ def validate_cron_job(faults: Faults, obj: Object, old: Object | None, ctx: Vali
 def validate_priority_class(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
     """Faults of a PriorityClass."""
     name, value = text(obj, "metadata", "name"), obj.get("value") or 0
-    known = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
     if old is not None:
         if value != (old.get("value") or 0):
             faults.forbidden("value", "may not be changed in an update.")
@@ -225,7 +225,7 @@ def validate_priority_class(faults: Faults, obj: Object, old: Object | None, ctx
             faults.invalid("preemptionPolicy", obj.get("preemptionPolicy"), shared.IMMUTABLE)
         return
     if name.startswith("system-"):
-        if known.get(name) != value:
+        if SYSTEM_PRIORITIES.get(name) != value:
             faults.forbidden(
                 "metadata.name", "priority class names with 'system-' prefix are reserved for system use only"
             )
