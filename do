@@ -100,7 +100,7 @@ help)
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
-  upstream  build upstream's kube-scheduler and kube-controller-manager once (minutes, needs Go) and test with them
+  upstream  build upstream's components once (minutes, needs Go) and test with them
   kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks

@@ -23,7 +23,7 @@ from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 from tests.support.agents import NODE, Cluster, cluster
 from tests.support.eventually import eventually
-from tests.support.testdriver import test_driver_binary as driver_binary
+from tests.support.upstream import binary
 from tests.unit.node.agent.test_thin_path import gone, log, pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -44,7 +44,7 @@ async def _start(site: Cluster, root: Path, folder: Path) -> asyncio.subprocess.
     (root / "plugins" / DRIVER).mkdir(parents=True, exist_ok=True)
     with (folder / "driver.log").open("ab") as output:
         return await asyncio.create_subprocess_exec(
-            str(driver_binary()),
+            str(binary("dra-test-driver")),
             *("-v=5", "--kubeconfig", str(site.kubeconfig), "kubelet-plugin", "--node-name", NODE),
             *("--datadir", str(root / "plugins"), "--plugin-registration-path", str(root / "plugins_registry")),
             *("--cdi-dir", str(root / "cdi"), "--num-devices", "2"),
@@ -122,7 +122,7 @@ spec:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs root and runc")
 def test_upstreams_driver_runs_as_a_daemonset_of_the_node_it_serves(tmp_path: Path, root: Path) -> None:
-    text = MANIFEST.replace("ROOT", str(root)).replace("BINARY", str(driver_binary()))
+    text = MANIFEST.replace("ROOT", str(root)).replace("BINARY", str(binary("dra-test-driver")))
     bridge = BridgeNetwork(root / "network", "", ("", 0)).bridge
 
     async def run() -> None:
@@ -165,7 +165,7 @@ def test_upstreams_driver_runs_as_a_daemonset_of_the_node_it_serves(tmp_path: Pa
 
 
 def test_upstreams_driver_registers_publishes_prepares_and_comes_back(tmp_path: Path, root: Path) -> None:
-    driver_binary()
+    binary("dra-test-driver")
     as_root = os.geteuid() == 0 and shutil.which("runc") is not None
 
     def runtime() -> Runtime:

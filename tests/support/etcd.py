@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens at just now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -32,7 +33,7 @@ class Etcd:
         self, binary: str, folder: Path, *flags: str, name: str = "test", ports: tuple[int, int] | None = None
     ):
         self.folder = folder
-        self.port, self._peer = ports or tuple(_free_ports(2))
+        self.port, self._peer = ports or tuple(free_ports(2))
         scheme = "https" if "--cert-file" in flags else "http"
         client, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}"
         self._command = [binary, "--name", name, "--data-dir", str(folder / "etcd"), "--log-level", "error"]
@@ -95,7 +96,7 @@ def running_etcd(folder: Path, *flags: str) -> Iterator[Etcd]:
 def running_cluster(folder: Path, size: int = 3) -> Iterator[list[Etcd]]:
     """Members of one cluster."""
     binary = _binary()
-    free = _free_ports(2 * size)
+    free = free_ports(2 * size)
     ports = [(free[2 * at], free[2 * at + 1]) for at in range(size)]
     initial = ",".join(f"m{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(ports))
     members: list[Etcd] = []

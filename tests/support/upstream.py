@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +26,24 @@ SOURCE = ROOT / "tests" / "upstream"
 #: What a build makes: every folder of the module with a main program.
 COMPONENTS = tuple(sorted(path.parent.name for path in SOURCE.glob("*/main.go")))
 
+#: The Go module carries no version of the release in its binaries; clients of kube-apiserver look at it.
+_VERSION = "1.37.2"
+_LINK = "-s -w " + " ".join(
+    f"-X k8s.io/component-base/version.{name}={value}"
+    for name, value in (
+        ("gitVersion", f"v{_VERSION}"),
+        ("gitMajor", _VERSION.split(".")[0]),
+        ("gitMinor", _VERSION.split(".")[1]),
+        ("gitTreeState", "clean"),
+    )
+)
+
 
 def _path(component: str) -> Path:
     """Where the binary of a component is kept for the sources as they are."""
     sources = [SOURCE / "go.mod", SOURCE / "go.sum", SOURCE / component / "main.go"]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    content = b"".join(path.read_bytes() for path in sources) + _LINK.encode()
+    digest = hashlib.sha256(content).hexdigest()[:16]
     return cache_folder() / f"{component}-{digest}"
 
 
@@ -41,19 +55,21 @@ def binary(component: str) -> Path:
 
 def build(components: tuple[str, ...] = COMPONENTS) -> None:
     """Build what is not in the cache yet; CalledProcessError where Go refuses, SystemExit where it is absent."""
-    for component in components:
-        path = _path(component)
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if shutil.which("go") is None:
-            raise SystemExit(f"{component} is not built yet and there is no go on the PATH to build it")
-        print(f"building {component} ...", file=sys.stderr, flush=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        command = ["go", "build", "-p", "1", "-trimpath", "-ldflags=-s -w", "-o", str(fresh), f"./{component}"]
+    absent_yet = [component for component in components if not _path(component).exists()]
+    if not absent_yet:
+        return
+    if shutil.which("go") is None:
+        raise SystemExit(f"{', '.join(absent_yet)} not built yet and there is no go on the PATH to build with")
+    print(f"building {', '.join(absent_yet)} ...", file=sys.stderr, flush=True)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    # In the cache's file system, so that a finished binary appears at once.
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="upstream-") as folder:
+        command = ["go", "build", "-p", "2", "-trimpath", f"-ldflags={_LINK}", "-o", f"{folder}/"]
+        command += [f"./{component}" for component in absent_yet]
         environment = {**os.environ, "CGO_ENABLED": "0"}
         subprocess.run(command, cwd=SOURCE, env=environment, check=True, stdin=subprocess.DEVNULL)
-        fresh.replace(path)
+        for component in absent_yet:
+            Path(folder, component).replace(_path(component))
 
 
 def token_kubeconfig(administrator: Path, path: Path, token: str) -> Path:
