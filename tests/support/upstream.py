@@ -1,6 +1,7 @@
 """Upstream's own components (``k8s.io/kubernetes`` 1.37) as peers, built once by the Go tool from ``tests/upstream``.
 
-``./do upstream`` builds them (minutes, and gigabytes of Go's caches) and runs the tests against them.
+``./do upstream`` builds them (minutes, and gigabytes of Go's caches) and runs the tests against them. What a kubelet
+needs besides, containerd, comes from ``tests/upstream-containerd`` and is built by ``./do kubelet``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +22,6 @@ import yaml
 
 from tests.support.kubectl import absent, cache_folder
 from tests.support.shared import ROOT
-
-SOURCE = ROOT / "tests" / "upstream"
-
-#: What a build makes: every folder of the module with a main program.
-COMPONENTS = tuple(sorted(path.parent.name for path in SOURCE.glob("*/main.go")))
 
 #: The Go module carries no version of the release in its binaries; clients of kube-apiserver look at it.
 _VERSION = "1.37.2"
@@ -39,10 +36,38 @@ _LINK = "-s -w " + " ".join(
 )
 
 
+@dataclass(frozen=True)
+class _Module:
+    """A Go module of ours: every folder with a main program is a component; flags of the linker, tags of the build."""
+
+    folder: Path
+    link: str
+    tags: str = ""
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return tuple(sorted(path.parent.name for path in self.folder.glob("*/main.go")))
+
+
+_KUBERNETES = _Module(ROOT / "tests" / "upstream", _LINK)
+#: A module of its own, because it wants other versions of what both need; without btrfs no C compiler is needed.
+_CONTAINERD = _Module(ROOT / "tests" / "upstream-containerd", "-s -w", "no_btrfs")
+
+#: What a build makes.
+COMPONENTS = _KUBERNETES.components
+#: containerd, its shim, and its client.
+CONTAINERD = _CONTAINERD.components
+
+
+def _module(component: str) -> _Module:
+    return _CONTAINERD if component in CONTAINERD else _KUBERNETES
+
+
 def _path(component: str) -> Path:
     """Where the binary of a component is kept for the sources as they are."""
-    sources = [SOURCE / "go.mod", SOURCE / "go.sum", SOURCE / component / "main.go"]
-    content = b"".join(path.read_bytes() for path in sources) + _LINK.encode()
+    module = _module(component)
+    sources = [module.folder / "go.mod", module.folder / "go.sum", module.folder / component / "main.go"]
+    content = b"".join(path.read_bytes() for path in sources) + (module.link + module.tags).encode()
     digest = hashlib.sha256(content).hexdigest()[:16]
     return cache_folder() / f"{component}-{digest}"
 
@@ -50,7 +75,8 @@ def _path(component: str) -> Path:
 def binary(component: str) -> Path:
     """Path of a component; skips where it is not built, fails where CI=true."""
     path = _path(component)
-    return path if path.exists() else absent(f"{component} is not built; ./do upstream builds it (minutes, needs Go)")
+    chore = "kubelet" if component in CONTAINERD else "upstream"
+    return path if path.exists() else absent(f"{component} is not built; ./do {chore} builds it (minutes, needs Go)")
 
 
 def build(components: tuple[str, ...] = COMPONENTS) -> None:
@@ -62,14 +88,17 @@ def build(components: tuple[str, ...] = COMPONENTS) -> None:
         raise SystemExit(f"{', '.join(absent_yet)} not built yet and there is no go on the PATH to build with")
     print(f"building {', '.join(absent_yet)} ...", file=sys.stderr, flush=True)
     cache_folder().mkdir(parents=True, exist_ok=True)
-    # In the cache's file system, so that a finished binary appears at once.
-    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="upstream-") as folder:
-        command = ["go", "build", "-p", "2", "-trimpath", f"-ldflags={_LINK}", "-o", f"{folder}/"]
-        command += [f"./{component}" for component in absent_yet]
-        environment = {**os.environ, "CGO_ENABLED": "0"}
-        subprocess.run(command, cwd=SOURCE, env=environment, check=True, stdin=subprocess.DEVNULL)
-        for component in absent_yet:
-            Path(folder, component).replace(_path(component))
+    for module in dict.fromkeys(_module(component) for component in absent_yet):
+        wanted = [component for component in absent_yet if _module(component) is module]
+        # In the cache's file system, so that a finished binary appears at once.
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="upstream-") as folder:
+            command = ["go", "build", "-p", "2", "-trimpath", f"-ldflags={module.link}", f"-tags={module.tags}"]
+            command += ["-o", f"{folder}/"]
+            command += [f"./{component}" for component in wanted]
+            environment = {**os.environ, "CGO_ENABLED": "0"}
+            subprocess.run(command, cwd=module.folder, env=environment, check=True, stdin=subprocess.DEVNULL)
+            for component in wanted:
+                Path(folder, component).replace(_path(component))
 
 
 def token_kubeconfig(administrator: Path, path: Path, token: str) -> Path:
