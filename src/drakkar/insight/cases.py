@@ -68,25 +68,46 @@ class _Device:
         return self.driver, self.pool, self.device
 
 
-async def run_case(folder: Path, *, plane_factory: PlaneFactory, shuffle_seed: int | None = None) -> CaseResult:
-    """Run one case folder. Raises UsageError for files that are missing or not YAML."""
-    result = CaseResult(folder.name)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case as its folder has it."""
+
+    name: str
+    cluster: list[Object]
+    workload: list[Object]
+    expect: dict[str, Any]
+
+
+def read_case(folder: Path, shuffle_seed: int | None = None) -> Case:
+    """Read a case folder. Raises UsageError for files that are missing or not YAML."""
     expect = read_expectation(folder / "expect.yaml", _read(folder / "expect.yaml"))
     cluster, workload = (
         parse_objects(_read(folder / name), str(folder / name)) for name in ("cluster.yaml", "workload.yaml")
     )
     if shuffle_seed is not None:
         _shuffle(cluster, random.Random(shuffle_seed))
+    return Case(folder.name, cluster, workload, expect)
+
+
+async def run_case(folder: Path, *, plane_factory: PlaneFactory, shuffle_seed: int | None = None) -> CaseResult:
+    """Run one case folder. Raises UsageError for files that are missing or not YAML."""
+    case = read_case(folder, shuffle_seed)
     async with plane_factory() as client:
-        run = _Run(client, expect, result.misses)
-        for obj in cluster:
-            await run.create(obj)
-        for obj in workload:
-            await run.create(obj)
-            if obj["kind"] == "Pod":
-                await run.settle(obj)
-        run.refusals()
-        await run.pods()
+        return await play(case, client)
+
+
+async def play(case: Case, client: Client) -> CaseResult:
+    """Create what the case says and compare. Whoever has brought about a part of its cluster leaves that part out."""
+    result = CaseResult(case.name)
+    run = _Run(client, case.expect, result.misses)
+    for obj in case.cluster:
+        await run.create(obj)
+    for obj in case.workload:
+        await run.create(obj)
+        if obj["kind"] == "Pod":
+            await run.settle(obj)
+    run.refusals()
+    await run.pods()
     return result
 
 
@@ -104,7 +125,7 @@ class _Run:
 
     async def create(self, obj: Object) -> None:
         kind = await self._kind(obj)
-        body = _roomy(obj) if kind is kinds.NODE else obj
+        body = roomy(obj) if kind is kinds.NODE else obj
         namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
         try:
             await self.client.create(kind, body, namespace=namespace)
@@ -311,7 +332,8 @@ def _shuffle(cluster: list[Object], rng: random.Random) -> None:
     cluster[:] = rest + moved
 
 
-def _roomy(node: Object) -> Object:
+def roomy(node: Object) -> Object:
+    """The Node with room for everything that it does not limit itself."""
     status = dict(node.get("status") or {})
     for key in ("capacity", "allocatable"):
         status[key] = {**_ROOM, **(status.get(key) or {})}
