@@ -10,7 +10,7 @@ Source: corpus/real-world/README.md ("Which word").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -62,6 +62,17 @@ def request_funnels(task: NodeTask) -> list[Reason]:
     Claims are left open as in :func:`node_reason`.
     """
     return list(_Explainer(task).funnels())
+
+
+def selected_devices(task: NodeTask) -> Iterator[tuple[str, str, str]]:
+    """Driver, pool and name of the devices on the node that some alternative selects, whoever has them."""
+    for requests in task.claims:
+        for need in (need for request in requests for need in request.needs):
+            for seen in task.view.pools:
+                base = seen.view.base
+                masks = need.alternative.on_base(base, task.table, task.switches)
+                for position in bits(masks.passing & seen.here):
+                    yield (*base.key, base.devices[position].name)
 
 
 def named(reason: Reason, claims: Sequence[ResourceClaim]) -> Reason:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -17,7 +18,7 @@ import msgspec
 
 from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
-from drakkar.allocator.explain import aggregate, named, node_reason, request_funnels
+from drakkar.allocator.explain import aggregate, named, node_reason, request_funnels, selected_devices
 from drakkar.allocator.fitness import best_fit, loss_of
 from drakkar.allocator.hypothetical import is_hypothetical
 from drakkar.allocator.memory import Memory
@@ -278,6 +279,15 @@ class Problem:
             except Fault as fault:
                 reasons = [fault_reason(fault)]
             found.extend((name, named(reason, self.claims)) for reason in reasons)
+        return found
+
+    def selected(self, nodes: Iterable[str]) -> set[tuple[str, str, str]]:
+        """Driver, pool and name of the devices on these nodes that some request selects, whoever has them."""
+        found: set[tuple[str, str, str]] = set()
+        for name in nodes:
+            # A node that cannot be looked at has nothing to tell.
+            with suppress(Fault):
+                found.update(selected_devices(self.task(name)))
         return found
 
     def why(self, nodes: Iterable[str]) -> Reason:

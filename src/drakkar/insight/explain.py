@@ -25,6 +25,7 @@ from drakkar.api.meta import Object, Struct
 from drakkar.api.names import SCHEDULING_GATE
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, children, text
+from drakkar.insight.holders import Holder, holders, told
 from drakkar.insight.reasons import as_served, cluster_of, decoded
 from drakkar.scheduler.binding import Binding, binding_state
 from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
@@ -79,6 +80,8 @@ class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     requests: list[Funnel] = []
     #: Node → what was in the way there.
     by_node: dict[str, str] = {}
+    #: Claims that hold what is waited for, most devices first.
+    held_by: list[Holder] = []
     #: Devices, one ``claim/request: driver/pool/device`` each.
     devices: list[str] = []
     #: Things worth knowing besides.
@@ -161,7 +164,8 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
         notes.append(f"the pod is held by the scheduling gate {SCHEDULING_GATE} until Drakkar has devices for it")
     elif gates:
         return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
-    requests = _pod_funnels(cluster, pod, policy, full)
+    claims = _without_devices(cluster, pod)
+    requests = funnels(cluster, claims, policy=policy, full=full)
     decision = _decision(cluster, pod, policy, now)
     if isinstance(decision, Placement):
         devices = [
@@ -181,7 +185,8 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             devices=devices,
             notes=notes,
         )
-    return _pending(base, decision, requests, notes)
+    holding = _holders(listed, cluster, claims, decision.reason, policy, full)
+    return _pending(base, decision, requests, holding, notes)
 
 
 def _waiting(pod: Object) -> list[str]:
@@ -206,7 +211,9 @@ def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decisi
     return next(decision for member, decision in found.decisions if member.uid == pod.uid)
 
 
-def _pending(base: dict[str, Any], decision: Pending, requests: list[Funnel], notes: list[str]) -> Explanation:
+def _pending(
+    base: dict[str, Any], decision: Pending, requests: list[Funnel], holding: list[Holder], notes: list[str]
+) -> Explanation:
     details = decision.details
     engine: dict[str, Any] = {}
     if details is not None:
@@ -226,6 +233,7 @@ def _pending(base: dict[str, Any], decision: Pending, requests: list[Funnel], no
         message=decision.message,
         requests=requests,
         by_node=dict(decision.nodes),
+        held_by=holding,
         notes=notes,
     )
 
@@ -262,7 +270,8 @@ def _with_made_up_claims(listed: list[Object], pod: Object) -> tuple[Object, lis
     return changed, [f"not made yet, so taken from their templates: {names}"]
 
 
-def _pod_funnels(cluster: Cluster, pod: PodView, policy: str, full: bool) -> list[Funnel]:
+def _without_devices(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim]:
+    """The pod's claims that have nothing yet, that of its extended resources with them."""
     found = claims_of(cluster, pod)
     claims = [] if isinstance(found, Obstacle) else [claim for claim in found if claim.status.allocation is None]
     classes = {name: behind for name in pod.requests if (behind := cluster.extended.behind(name)) is not None}
@@ -270,7 +279,27 @@ def _pod_funnels(cluster: Cluster, pod: PodView, policy: str, full: bool) -> lis
         made = make_extended(pod, classes).claim
         metadata = msgspec.structs.replace(made.metadata, name=f"{pod.name}-extended-resources")
         claims = [*claims, msgspec.structs.replace(made, metadata=metadata)]
-    return funnels(cluster, claims, policy=policy, full=full)
+    return claims
+
+
+def _holders(
+    listed: list[Object],
+    cluster: Cluster,
+    claims: Sequence[resource.ResourceClaim],
+    reason: str,
+    policy: str,
+    full: bool,
+) -> list[Holder]:
+    """Who holds what these claims wait for, on the nodes that the funnels are taken over."""
+    if not claims:
+        return []
+    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
+    return holders(listed, problem, _looked_at(cluster, full), reason)
+
+
+def _looked_at(cluster: Cluster, full: bool) -> Iterable[str]:
+    names = cluster.node_names()
+    return names if full else islice(names, SAMPLE)
 
 
 def funnels(
@@ -280,9 +309,8 @@ def funnels(
     if not claims:
         return []
     problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
-    names = cluster.node_names()
     by_request: dict[tuple[str, str], dict[str, Reason]] = {}
-    for node, reason in problem.funnels(names if full else islice(names, SAMPLE)):
+    for node, reason in problem.funnels(_looked_at(cluster, full)):
         by_request.setdefault((reason.claim, reason.request), {})[node] = reason
     return [_funnel(claim, request, reasons, full) for (claim, request), reasons in by_request.items()]
 
@@ -358,6 +386,7 @@ def _claim(listed: list[Object], obj: Object, policy: str, now: float, full: boo
         nearest=reason.nearest,
         cure=reason.cure,
         requests=requests,
+        held_by=holders(listed, problem, _looked_at(cluster, full), reason.reason),
         notes=notes,
     )
 
@@ -389,6 +418,7 @@ def lines(found: Explanation, *, full: bool = False) -> list[str]:
     head = f"{found.kind} {found.namespace}/{found.name}: {found.state}{word}"
     body = [f"  {found.message}"]
     body += [f"  to fix it: {found.cure}"] if found.cure else []
+    body += [f"  {told(found.held_by, full=full)}"] if found.held_by else []
     body += [f"  nearest: {found.nearest}"] if found.nearest and found.nearest not in found.message else []
     details = [_funnel_line(request) for request in found.requests]
     details += [f"  device {device}" for device in found.devices]

@@ -47,6 +47,51 @@ def test_a_pod_that_waits_for_devices() -> None:
     assert "to fix it: ask for fewer devices" in text
 
 
+def test_who_holds_what_is_waited_for() -> None:
+    taken = [allocated(claim(f"t{i}"), "a", f"gpu-{i}") for i in range(2)]
+    taken[0]["status"]["reservedFor"] = [{"resource": "pods", "name": "owner", "uid": "u"}]
+    elsewhere = allocated(claim("other"), "c", "gpu-0")
+    found = explain([*WORLD, *taken, elsewhere, claim("c", 2), pod("p", "c")], "p")
+    assert [(each.claim, each.devices, each.users) for each in found.held_by] == [
+        ("default/t0", 1, ["owner"]),
+        ("default/t1", 1, []),
+    ]
+    line = "held by: default/t0 (1 device; reserved for owner), default/t1 (1 device; reserved for nobody)"
+    assert f"  {line}" in lines(found)
+    # The same of a claim; nobody is to blame where no release would help.
+    assert explain([*WORLD, *taken, claim("c", 2)], "c", kind="ResourceClaim").held_by == found.held_by
+    alone = explain([node("a"), device_class(), claim("c", 2), *taken, pod("p", "c")], "p")
+    assert alone.reason == "no-slice-of-driver"
+    assert alone.held_by == []
+
+
+def test_of_many_holders_a_few_are_named() -> None:
+    world = [node("a"), device_class(), node_slice("a", 6)]
+    taken = [allocated(claim(f"t{i}"), "a", f"gpu-{i}") for i in range(6)]
+    found = explain([*world, *taken, claim("c"), pod("p", "c")], "p")
+    assert len(found.held_by) == 6
+    [line] = [line for line in lines(found) if "held by" in line]
+    assert line.endswith("default/t2 (1 device; reserved for nobody) and 3 more claims")
+    assert "default/t5" in "\n".join(lines(found, full=True))
+
+
+def test_whoever_draws_on_the_same_counters_holds_them() -> None:
+    counters = [{"name": "set", "counters": {"memory": {"value": "10Gi"}}}]
+    draw = [{"counterSet": "set", "counters": {"memory": {"value": "10Gi"}}}]
+    sets, devices = node_slice("a", 0), node_slice("a", 2)
+    sets["metadata"]["name"] += "-counters"
+    sets["spec"].pop("devices", None)
+    sets["spec"]["sharedCounters"] = counters
+    for device in devices["spec"]["devices"]:
+        device["consumesCounters"] = draw
+    for each in (sets, devices):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+    taken = allocated(claim("t"), "a", "gpu-1")
+    found = explain([node("a"), device_class(), sets, devices, taken, claim("c"), pod("p", "c")], "p")
+    assert found.reason == "counters-exhausted"
+    assert [each.claim for each in found.held_by] == ["default/t"]
+
+
 def test_in_full_every_node_is_told() -> None:
     found = explain([*WORLD, claim("c", 2), claim("d", 1), pod("p", "c", "d")], "p", full=True)
     assert found.reason == "not-enough-devices"
