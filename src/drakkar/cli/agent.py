@@ -81,7 +81,7 @@ async def _run(args: argparse.Namespace) -> None:
         lease_period=args.lease_period,
     )
     client = Client(own.config.transport("drakkar-node"), clock=clock)
-    network = choose_network(args.network, made, settings)
+    network = choose_network(args.network, made, settings, args.pod_cidr)
     agent = Agent(client, clock, settings, made, own.tls, network=network)
     print(f"node {node}: root {root}, runtime {made.name}; Ctrl-C stops the agent, containers go on", flush=True)
     try:

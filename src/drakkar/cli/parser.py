@@ -460,6 +460,11 @@ found again by the next one on the same root.""",
     run.add_argument(
         "--network", choices=("bridge", "host"), help="of pods (default: bridge with oci, which needs root)"
     )
+    run.add_argument(
+        "--pod-cidr",
+        metavar="CIDR",
+        help="addresses of pods, for routes between nodes (default: the first /24 of 10.88.0.0/16 that is free here)",
+    )
     run.add_argument("--config", metavar="FILE", help="images and their places (docs/reference/node.md)")
     run.add_argument("--join", metavar="TEXT|FILE", help="join the cluster of this text instead of a kubeconfig's")
     run.add_argument("--address", metavar="IP", help="address of the node (default: the one the API server sees)")

@@ -1,7 +1,8 @@
 """A network for pods: a namespace for each, joined by a bridge of the node; the API server is reached through a relay.
 
-Pods of one node reach each other and the node. There is no way out of the node, no Services and no cluster DNS. The
-API server's name ``kubernetes.default.svc``, for which its certificate is good, leads to the relay by ``/etc/hosts``.
+Pods of one node reach each other and the node. There is no way out of the node but by routes of others to a subnet that
+it was given, no Services and no cluster DNS. The API server's name ``kubernetes.default.svc``, for which its
+certificate is good, leads to the relay by ``/etc/hosts``.
 What a crash leaves is found by names: namespaces, the bridge, and a file per address in ``folder``.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import ipaddress
 import json
@@ -25,6 +27,8 @@ from drakkar.api.tree import at
 from drakkar.node.agent.runtime import ContainerProblem
 
 _NAMESPACES = Path("/run/netns")
+#: Held while an agent chooses a subnet.
+_LOCK = Path("/run/drakkar-network.lock")
 _API_NAME = "kubernetes.default.svc"
 #: Subnets of nodes are cut out of this one; a node takes the first that is free on its machine.
 _SPACE = ipaddress.IPv4Network("10.88.0.0/16")
@@ -82,14 +86,20 @@ class HostNetwork:
 
 
 class BridgeNetwork:
-    """Needs root and iproute2. ``address`` is that of the node, ``api`` where the node finds the API server."""
+    """Needs root and iproute2. ``address`` is that of the node, ``api`` where the node finds the API server.
 
-    def __init__(self, folder: Path, address: str, api: tuple[str, int]):
+    ``subnet`` is where pods get their addresses, with the bridge at its first one; None: a part of `_SPACE`.
+    """
+
+    def __init__(
+        self, folder: Path, address: str, api: tuple[str, int], *, subnet: ipaddress.IPv4Network | None = None
+    ):
         self._folder = folder
         self._address = address
         self._api = api
         self._bridge = "dk" + hashlib.sha256(str(folder).encode()).hexdigest()[:10]
-        self._subnet = _SPACE
+        self._wanted = subnet
+        self._subnet = subnet or _SPACE
         self._gateway = ""
         self._relay: asyncio.Server | None = None
         self._port = 0
@@ -121,6 +131,12 @@ class BridgeNetwork:
         kept.write_text(str(self._port))
 
     def _make_bridge(self) -> None:
+        # Agents that start together on one machine must not find the same subnet free.
+        with _LOCK.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._find_or_make_bridge()
+
+    def _find_or_make_bridge(self) -> None:
         links = {link["ifname"]: link for link in json.loads(_ip("-j", "address", "show"))}
         known = links.get(self._bridge)
         if known is None:
@@ -130,13 +146,24 @@ class BridgeNetwork:
                 for info in link.get("addr_info", ())
                 if info.get("family") == "inet"
             ]
-            self._subnet = next(net for net in _SPACE.subnets(new_prefix=24) if not any(ip in net for ip in taken))
+            wanted = [self._wanted] if self._wanted else _SPACE.subnets(new_prefix=24)
+            free = next((net for net in wanted if not any(ip in net for ip in taken)), None)
+            if free is None:
+                raise EnvironmentProblem(f"--pod-cidr: this machine has an address in {self._wanted or _SPACE} already")
+            self._subnet = free
             self._gateway = str(self._subnet[1])
             _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("address", "add", f"{self._gateway}/24", "dev", self._bridge)
+            _ip("address", "add", f"{self._gateway}/{self._subnet.prefixlen}", "dev", self._bridge)
         else:
-            self._gateway = next(info["local"] for info in known["addr_info"] if info["family"] == "inet")
-            self._subnet = ipaddress.IPv4Network(f"{self._gateway}/24", strict=False)
+            # That of an earlier agent, with pods on it.
+            info = next(info for info in known["addr_info"] if info["family"] == "inet")
+            self._gateway = info["local"]
+            self._subnet = ipaddress.IPv4Network(f"{self._gateway}/{info['prefixlen']}", strict=False)
+            if self._wanted not in (None, self._subnet):
+                raise EnvironmentProblem(
+                    f"--pod-cidr {self._wanted}: pods of this root have addresses in {self._subnet} from before; end "
+                    f"them and remove their bridge: ip link delete {self._bridge}"
+                )
         _ip("link", "set", self._bridge, "up")
 
     async def attach(self, pod: Object) -> Attachment:
@@ -157,7 +184,7 @@ class BridgeNetwork:
             _ip("netns", "add", name)
             _ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", name)
             _ip("link", "set", veth, "master", self._bridge, "up")
-            _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", name, "address", "add", f"{address}/{self._subnet.prefixlen}", "dev", "eth0")
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "route", "add", "default", "via", self._gateway)
