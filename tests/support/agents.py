@@ -1,4 +1,4 @@
-"""A whole cluster of one node in one process: API server, controllers, scheduler and a real agent."""
+"""A whole cluster in one process: API server, controllers, scheduler and real agents, one as a rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from drakkar.node.agent.runtime import Runtime
 from drakkar.scheduler import Scheduler
 
 NODE = "n1"
+#: The controllers that pods, their claims and their drivers need.
+CONTROLLERS = frozenset({"claims", "namespaces", "garbage", "serviceaccounts", "daemonsets"})
 
 
 @dataclass
@@ -47,6 +49,22 @@ class Cluster:
     agent: Agent | None = None
     #: Whether pods get networks of their own.
     bridge: bool = False
+    node: str = NODE
+    others: list[Cluster] = field(default_factory=list["Cluster"])
+
+    def beside(self, node: str, root: Path, runtime: Callable[[], Runtime]) -> Cluster:
+        """The same cluster for a further node, which has an agent and drivers of its own on a folder of its own."""
+        other = replace(self, node=node, root=root, runtime=runtime, agent=None, tasks={}, others=[])
+        self.others.append(other)
+        return other
+
+    async def end(self) -> None:
+        """Stop everything. Containers go on without their agent; that of a test does not come back."""
+        for other in self.others:
+            await other.end()
+        for name in reversed(list(self.tasks)):
+            await self.stop(name)
+        await asyncio.to_thread(end_containers, self.root)
 
     def as_user(self, user: str, *groups: str) -> Client:
         """A client of this user over the memory transport."""
@@ -67,7 +85,7 @@ class Cluster:
         host, port = self.serving.host, self.serving.port
         made = Settings(
             **{
-                "node": NODE,
+                "node": self.node,
                 "root": self.root,
                 "address": "127.0.0.1",
                 "api": (host, port),
@@ -75,8 +93,8 @@ class Cluster:
             }
             | settings
         )
-        tls = self.pki.agent_context(f"system:node:{NODE}", ["127.0.0.1"])
-        client = self.as_user(f"system:node:{NODE}", "system:nodes")
+        tls = self.pki.agent_context(f"system:node:{self.node}", ["127.0.0.1"])
+        client = self.as_user(f"system:node:{self.node}", "system:nodes")
         network = BridgeNetwork(self.root / "network", made.address, made.api) if self.bridge else None
         self.agent = Agent(client, SystemClock(), made, self.runtime(), tls, network=network)
         self.run("agent", self.agent.run())
@@ -85,7 +103,8 @@ class Cluster:
 
     async def start_driver(self, driver: Driver, name: str = "driver", **settings: Any) -> DriverService:
         """Start a driver beside the agent and wait until it is registered and published."""
-        made = NodeSettings(NODE, self.root, self.root / "cdi", health_period=0.05, **settings)
+        settings.setdefault("health_period", 0.05)
+        made = NodeSettings(self.node, self.root, self.root / "cdi", **settings)
         service = DriverService(driver, self.as_user(f"{name}", "drakkar:drivers"), SystemClock(), made)
         self.run(name, service.run())
         await _either(service.registered.wait(), self.tasks[name])
@@ -130,8 +149,14 @@ async def _either(wanted: Coroutine[Any, Any, Any], running: asyncio.Task[Any]) 
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path, root: Path, runtime: Callable[[], Runtime] = ProcessRuntime) -> AsyncIterator[Cluster]:
-    """API server, controllers and scheduler; the agent is started by the test."""
+async def cluster(
+    folder: Path,
+    root: Path,
+    runtime: Callable[[], Runtime] = ProcessRuntime,
+    *,
+    only: Collection[str] | None = CONTROLLERS,
+) -> AsyncIterator[Cluster]:
+    """API server, controllers (`only` these; None: all of them) and scheduler; the agent is started by the test."""
     clock = SystemClock()
     server = await open_server(None, clock=clock)
     pki = open_pki(folder / "pki")
@@ -141,17 +166,13 @@ async def cluster(folder: Path, root: Path, runtime: Callable[[], Runtime] = Pro
     write_kubeconfig(kubeconfig, serving.url, pki)
     client = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")))
     made = Cluster(server, serving, pki, client, root, kubeconfig, runtime)
-    settings = ControllerSettings(root_ca=pki.ca_certificate.decode())
-    only = {"claims", "namespaces", "garbage", "serviceaccounts", "daemonsets"}
+    settings = ControllerSettings(root_ca=pki.ca_certificate.decode(), pod_groups=only is None)
     controllers = Controllers(made.as_user("system:kube-controller-manager"), clock, only=only, settings=settings)
     made.run("controllers", controllers.run())
     made.run("scheduler", Scheduler(made.as_user("system:kube-scheduler"), clock).run())
     try:
         yield made
     finally:
-        for name in reversed(list(made.tasks)):
-            await made.stop(name)
+        await made.end()
         await serving.close()
         await server.close()
-        # Containers go on without their agent; that of a test does not come back.
-        await asyncio.to_thread(end_containers, root)
