@@ -45,7 +45,8 @@ def static_tokens(path: str | os.PathLike[str]) -> Callable[[str], User | None]:
         with open(path, newline="") as file:
             rows = list(csv.reader(file, skipinitialspace=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"--token-auth-file {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"--token-auth-file {path}: {why}; it holds lines of token,user,uid") from None
     for number, row in enumerate(rows, 1):
         if not row:
             continue

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from drakkar.api.declared import OPTIONAL_NODE_OPERATIONS
 from drakkar.api.kinds import LEASE, NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_LEASE_NAMESPACE, NODE_READY
 from drakkar.api.objects import annotations_of, labels_of, name_of, owner_reference
-from drakkar.api.tree import child
+from drakkar.api.tree import at, child
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch, Write
 from drakkar.node.conditions import node_condition
@@ -81,6 +82,7 @@ def ready_write(node: Object, manifest: Object, index: int, now: float, endpoint
             {"type": "Hostname", "address": name_of(node)},
         ],
         "nodeInfo": _info(node),
+        "declaredFeatures": at(manifest, "status", "declaredFeatures") or [OPTIONAL_NODE_OPERATIONS],
     }
     if endpoint is not None:
         # The address of a hollow node is made up, the name of its endpoint is not: API servers try names first.

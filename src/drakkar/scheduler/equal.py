@@ -102,6 +102,7 @@ def kind_of(cluster: Cluster, pod: PodView) -> Kind | None:
         pod.namespace,
         dict(pod.requests),
         sorted(pod.ports),
+        pod.features,
         spec.get("nodeSelector"),
         spec.get("affinity"),
         spec.get("tolerations"),

@@ -103,6 +103,8 @@ def unfit(pod: PodView, node: Node, ignored: frozenset[str] = frozenset()) -> Re
         return refusal(text, Cause.TAINT)
     if not selected(pod, node):
         return refusal("node(s) didn't match Pod's node affinity/selector")
+    if not set(pod.features) <= set(node.declared_features):
+        return refusal("node(s) didn't match Pod's required features")
     if pod.ports and any(ports_clash(pod.ports, other.ports) for other in node.pods.values() if other.ports):
         return refusal("node(s) didn't have free ports for the requested pod ports", Cause.ROOM)
     return node.lacks(pod, ignored)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from drakkar.api.declared import required_features
 from drakkar.api.groups import group_of
 from drakkar.api.meta import Object
 from drakkar.api.objects import (
@@ -59,6 +60,8 @@ class PodView:
     spread: tuple[SpreadConstraint, ...] = ()
     #: Name of the pod's PodGroup, empty without one.
     group: str = ""
+    #: What the node must declare.
+    features: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -90,6 +93,7 @@ class PodView:
             away=required_terms(others, "podAntiAffinity", namespace, labels) if others else (),
             drawn=tuple(preferred_terms(others, namespace, labels)) if others else (),
             group=group_of(pod),
+            features=required_features(pod),
             spread=tuple(SpreadConstraint.of(c, labels) for c in children(spec, "topologySpreadConstraints")),
         )
 

@@ -85,6 +85,9 @@ def test_what_makes_pods_different() -> None:
     tolerant = requesting("p-1", "c-1", cpu="1")
     tolerant["spec"]["tolerations"] = [{"operator": "Exists"}]
     assert key(first) != key(tolerant)
+    relying = requesting("p-1", "c-1", cpu="1")
+    relying["spec"] |= {"hostNetwork": True, "hostUsers": False}
+    assert key(first) != key(relying)
     # Labels do not matter until somebody looks at them.
     labelled = requesting("p-1", "c-1", cpu="1")
     labelled["metadata"]["labels"] = {"index": "1"}

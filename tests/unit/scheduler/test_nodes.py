@@ -51,6 +51,32 @@ def test_a_cordoned_node_takes_no_pods() -> None:
     assert unfit(view(tolerant), Node.of(cordoned)) is None
 
 
+_RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "feature"),
+    [
+        ({"containers": [{"name": "c", "restartPolicyRules": [_RULE]}]}, "RestartAllContainersOnContainerExits"),
+        ({"initContainers": [{"name": "c", "restartPolicyRules": [_RULE]}]}, "RestartAllContainersOnContainerExits"),
+        ({"hostNetwork": True, "hostUsers": False}, "UserNamespacesHostNetworkSupport"),
+        (
+            {"containers": [{"name": "c", "volumeMounts": [{"name": "v", "bindMountOptions": ["noexec"]}]}]},
+            "VolumeBindMountOptions",
+        ),
+    ],
+)
+def test_what_a_pod_relies_on_must_be_declared(spec: dict[str, Any], feature: str) -> None:
+    relying = view(pod("p", **spec))
+    where = node("n")
+    assert said(unfit(relying, Node.of(where))) == "node(s) didn't match Pod's required features"
+    where["status"]["declaredFeatures"] = ["Another", feature]
+    assert unfit(relying, Node.of(where)) is None
+    # Neither half of a need is one.
+    for part in ({"hostNetwork": True}, {"hostUsers": False}, {"containers": [{"name": "c"}]}):
+        assert unfit(view(pod("q", **part)), Node.of(node("n"))) is None
+
+
 def test_pods_take_room_and_give_it_back() -> None:
     where = Node.of(node("n", cpu="2", pods="5"))
     where.place(view(requesting("a", cpu="1500m")))

@@ -13,13 +13,14 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import DEVICECLASS, EVENT, POD, RESOURCECLAIMTEMPLATE
+from drakkar.api.kinds import DEVICECLASS, EVENT, POD, RESOURCECLAIMTEMPLATE, RESOURCESLICE
+from drakkar.api.kinds import NODE as NODE_KIND
 from drakkar.api.meta import Object
 from drakkar.api.resource import v1
 from drakkar.driver import AllocatedDevice, ContainerEdits, Driver, device
 from drakkar.driver.driver import Health
 from drakkar.plugin.cdi import Mount
-from tests.support.agents import Cluster, cluster
+from tests.support.agents import NODE, Cluster, cluster
 from tests.support.eventually import eventually
 
 NAME = "hello.example.com"
@@ -136,6 +137,39 @@ def test_a_pod_gets_its_device_and_gives_it_back(tmp_path: Path, root: Path) -> 
             assert agent.claims.records() == []
             await eventually(site.claims, lambda claims: not claims)
             await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left)
+
+    asyncio.run(run())
+
+
+def test_devices_that_need_nobody_on_the_node(tmp_path: Path, root: Path) -> None:
+    """``skipNodeOperations`` (spec/kubelet-protocol.md): no driver is there, and none is missed."""
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.start_agent()
+            node = await eventually(
+                lambda: site.client.get(NODE_KIND, NODE), lambda n: "declaredFeatures" in n.get("status", {})
+            )
+            spec = {
+                "driver": NAME,
+                "nodeName": NODE,
+                "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "d0"}],
+                "skipNodeOperations": ["*"],
+            }
+            owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node["metadata"]["uid"]}
+            slice_ = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": "ready-made", "ownerReferences": [owner]},
+                "spec": spec,
+            }
+            await site.client.create(RESOURCESLICE, slice_)
+            await site.client.create(POD, pod("p", "echo done"))
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Succeeded")
+            await site.client.delete(POD, "p", "default")
+            await eventually(site.claims, lambda claims: not claims)
 
     asyncio.run(run())
 
