@@ -40,6 +40,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
 WATCH_SECONDS = 300
 #: Answers to a watch that mean "not from this revision": too old (410), unknown (400), in the future (504).
 REVISION_REFUSED = (400, 410, 504)
+#: Answers to a streaming list that mean "not here": unknown or switched off, and, within the stream, 500 of a
+#: kube-apiserver whose etcd cannot tell progress (before 3.4.25).
+STREAMING_REFUSED = (400, 422, 500)
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -197,7 +200,7 @@ class Cache:
                     self._streams = False
             except ApiError as error:
                 problem = str(error)
-                if error.code in (400, 422) and not position and self._streams:
+                if error.code in STREAMING_REFUSED and not position and self._streams:
                     self._streams = False
                     logger.info("%s: no streaming lists here, using list and watch", self.kind.plural)
                     continue

@@ -53,7 +53,8 @@ class FakeServer:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
         self.oldest = 0
-        self.streaming_lists = True
+        #: Whether it has streaming lists; None: it says no within the stream, as kube-apiserver does with an old etcd.
+        self.streaming_lists: bool | None = True
         self.refuse: list[Response] = []
         self.requests: list[Request] = []
         self.changed = asyncio.Event()
@@ -126,7 +127,7 @@ class FakeServer:
         query = dict(request.query)
         if request.method == "GET" and not name:
             if query.get("watch"):
-                if query.get("sendInitialEvents") and not self.streaming_lists:
+                if query.get("sendInitialEvents") and self.streaming_lists is False:
                     return failure(422, "Invalid", "sendInitialEvents is forbidden")
                 return Response(200, {}, stream=self._watch(collection, namespace, query))
             items = [obj for key, obj in self.objects.items() if self._in(key, collection, namespace)]
@@ -197,6 +198,10 @@ class FakeServer:
 
         generation = self.generation
         position = int(query.get("resourceVersion") or 0)
+        if query.get("sendInitialEvents") and self.streaming_lists is None:
+            message = "the required storage feature RequestWatchProgress is disabled"
+            yield frame("ERROR", {"kind": "Status", "code": 500, "reason": "InternalError", "message": message})
+            return
         if query.get("sendInitialEvents"):
             position = self.revision
             for key, obj in [*self.objects.items()]:

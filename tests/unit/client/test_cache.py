@@ -27,8 +27,8 @@ async def until(condition: Any, seconds: float = 3.0) -> None:
             await asyncio.sleep(0.002)
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-def test_follows_and_heals(streaming: bool) -> None:
+@pytest.mark.parametrize("streaming", [True, False, None])
+def test_follows_and_heals(streaming: bool | None) -> None:
     async def scenario() -> None:
         server = FakeServer()
         server.streaming_lists = streaming
