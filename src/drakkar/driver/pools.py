@@ -37,6 +37,9 @@ class SliceContent:
     shared_counters: tuple[v1.CounterSet, ...] = ()
     #: The devices say themselves which nodes reach them.
     per_device_nodes: bool = False
+    #: `partitionTypeAttribute` and `skipNodeOperations` of the slice.
+    partition_type_attribute: str | None = None
+    skip_node_operations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,8 @@ def _spec(
         perDeviceNodeSelection=True if per_device else None,
         devices=devices or None,
         sharedCounters=[_canonical_set(counters) for counters in content.shared_counters] or None,
+        partitionTypeAttribute=content.partition_type_attribute,
+        skipNodeOperations=[*content.skip_node_operations] or None,
     )
 
 

@@ -231,3 +231,26 @@ def test_quantities_are_written_as_the_server_keeps_them() -> None:
     (described,) = second.obj["spec"]["devices"]
     assert described["capacity"]["memory"]["value"] == "1Gi"
     assert described["consumesCounters"][0]["counters"]["memory"]["value"] == "2Gi"
+
+
+def test_zeros_are_written_out() -> None:
+    # The API requires `min`, and clients that read the other two should not have to guess.
+    span = v1.CapacityRequestPolicyRange(min="0", max="100")
+    policy = v1.CapacityRequestPolicy(default="100", validRange=span)
+    cores = v1.DeviceCapacity(value="100", requestPolicy=policy)
+    described = device("d", capacity={"cores": cores, "decoders": v1.DeviceCapacity(value="0")})
+    first, second = plan_pool(DRIVER, node_pool("n", [counter_set("s", {"decoders": 0}), described]), [], now=0.0)
+    assert isinstance(first, Create)
+    assert isinstance(second, Create)
+    assert first.obj["spec"]["sharedCounters"][0]["counters"]["decoders"] == {"value": "0"}
+    (written,) = second.obj["spec"]["devices"]
+    assert written["capacity"]["decoders"] == {"value": "0"}
+    assert written["capacity"]["cores"]["requestPolicy"]["validRange"] == {"min": "0", "max": "100"}
+
+
+def test_what_a_slice_says_of_its_partitions_and_its_node_is_written(server: Server) -> None:
+    content = SliceContent((device("a"),), partition_type_attribute="profile", skip_node_operations=("*",))
+    server.settle(Pool("p", (content,), all_nodes=True))
+    (found,) = server.slices.values()
+    assert (found.spec.partitionTypeAttribute, found.spec.skipNodeOperations) == ("profile", ["*"])
+    assert server.plan(Pool("p", (content,), all_nodes=True)) == []

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from drakkar.api.meta import Condition, NodeSelector, ObjectMeta, Struct
 
 Quantity = str
@@ -22,6 +24,12 @@ JSONObject = dict[str, Any]
 # Names for builtins that fields of the same name hide inside a class body.
 _Bool = bool
 _Int = int
+
+
+def _zero() -> str:
+    """Of quantities that are absent. As a plain default it would be left out on the wire, where ``min`` is required."""
+    return "0"
+
 
 GROUP = "resource.k8s.io"
 API_VERSION = "resource.k8s.io/v1"
@@ -113,7 +121,7 @@ class CapacityRequestPolicyRange(Struct, frozen=True, kw_only=True):
     """``CapacityRequestPolicyRange`` of resource.k8s.io/v1."""
 
     max: Quantity | None = None
-    min: Quantity = "0"
+    min: Quantity = msgspec.field(default_factory=_zero)
     step: Quantity | None = None
 
 
@@ -134,7 +142,7 @@ class CapacityRequirements(Struct, frozen=True, kw_only=True):
 class Counter(Struct, frozen=True, kw_only=True):
     """``Counter`` of resource.k8s.io/v1."""
 
-    value: Quantity = "0"
+    value: Quantity = msgspec.field(default_factory=_zero)
 
 
 class CounterSet(Struct, frozen=True, kw_only=True):
@@ -161,7 +169,7 @@ class DeviceCapacity(Struct, frozen=True, kw_only=True):
     """``DeviceCapacity`` of resource.k8s.io/v1."""
 
     requestPolicy: CapacityRequestPolicy | None = None
-    value: Quantity = "0"
+    value: Quantity = msgspec.field(default_factory=_zero)
 
 
 class DeviceCounterConsumption(Struct, frozen=True, kw_only=True):
