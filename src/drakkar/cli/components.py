@@ -189,7 +189,10 @@ def controllers(args: argparse.Namespace) -> int:
     if unknown:
         raise UsageError(f"--only {', '.join(sorted(unknown))}: no such controller; there are {', '.join(CONTROLLERS)}")
     # On a cluster that is not ours a silent node is not taken for lost unless somebody says so (design.md, node loss).
-    settings = ControllerSettings(node_grace=args.node_grace, loss_by_silence=only is not None and "node-loss" in only)
+    by_silence = args.loss_by_silence
+    if by_silence is None:
+        by_silence = only is not None and "node-loss" in only
+    settings = ControllerSettings(node_grace=args.node_grace, loss_by_silence=by_silence)
 
     def make(client: Client) -> Controllers:
         return Controllers(client, SystemClock(), only=only, settings=settings)

@@ -1,8 +1,8 @@
 """``drakkar demo tpu``: the 64-chip story, unattended.
 
-The plane runs in this process. Manifests are applied and the host is killed over TLS with
-the kubeconfig, as kubectl would. A second process watches and alone decides whether the
-story was told (`drakkar.cli.observer`).
+The plane runs in this process, or is that of a kubeconfig, on which the user has started the parts. Manifests are
+applied and the host is killed over TLS with the kubeconfig, as kubectl would. A second process watches and alone
+decides whether the story was told (`drakkar.cli.observer`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,54 @@ from pathlib import Path
 from typing import Any
 
 from drakkar.api import kinds, names
-from drakkar.api.errors import DrakkarError, UsageError
+from drakkar.api.errors import ApiError, DrakkarError, UsageError
+from drakkar.api.meta import Object
 from drakkar.cli.manifests import apply, read_objects
 from drakkar.cli.picture import grid, timeline
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
-from drakkar.cli.target import connect
+from drakkar.cli.target import connect, kubeconfig_of
 from drakkar.client import Client
 from drakkar.insight.story import AFTER, BEFORE, TITLES, claim_hosts
 
 #: The node that runs in a process of its own where that process is to be stopped; in the first slice.
 STOPPED = "host-0"
 MANIFESTS = ("deviceclass.yaml", "claim.yaml", "job.yaml", "second-job.yaml", "whole-pod-job.yaml")
+#: Where the story plays on somebody else's cluster, unless told otherwise.
+NAMESPACE = "drakkar-demo"
+#: Label of that namespace: it may be deleted.
+DEMO = "drakkar.dev/demo"
+#: Value of ``spec.schedulerName`` by which ``drakkar scheduler`` knows its pods.
+SCHEDULER_NAME = "drakkar"
+#: Seconds that the end of the namespace is waited for.
+CLEARING = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Where the story plays, and how its pods are asked for.
+
+    ``mode`` is empty where our scheduler has all pods, else that of ``drakkar scheduler``.
+    """
+
+    client: Client
+    kubeconfig: Path
+    context: str | None = None
+    namespace: str = "default"
+    mode: str = ""
+    plane: Plane | None = None
+
+    def of_stage(self, obj: Object) -> Object:
+        """A manifest as it is applied here."""
+        if obj["kind"] not in ("Job", "ResourceClaim"):
+            return obj
+        obj = {**obj, "metadata": {**obj["metadata"], "namespace": self.namespace}}
+        if obj["kind"] == "Job" and self.mode:
+            template = obj["spec"]["template"]
+            ours: Object = {"schedulerName": SCHEDULER_NAME}
+            if self.mode == "gate":
+                ours = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
+            obj["spec"] = {**obj["spec"], "template": {**template, "spec": {**template["spec"], **ours}}}
+        return obj
 
 
 @dataclass
@@ -64,23 +101,80 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace) -> int:
     started = time.time()
+    if args.kubeconfig:
+        return await _on_cluster(args, started)
     with data_folder(args.data) as data:
         own_process = (STOPPED,) if args.fault == "sigstop" else ()
         options = PlaneOptions.of(args, data, "tpu-16", own_process)
         _tell(started, "starting the control plane and 16 hollow nodes")
-        async with Plane(options) as plane:
+        async with Plane(options) as plane, connect(plane.kubeconfig) as client:
             _tell(started, f"API server ready at {plane.url}")
-            async with _observer(plane.kubeconfig, args) as (process, seen):
-                reading = asyncio.create_task(_read(process, seen, started), name="observer-lines")
-                async with connect(plane.kubeconfig) as client:
-                    killed = await _direct(client, plane, seen, args.fault, started)
-                await reading
-                code = await process.wait()
-        return _report(seen, killed, started, code, args.json)
+            return await _play(_Stage(client, plane.kubeconfig, plane=plane), args, started)
 
 
-async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started: float) -> float:
+async def _on_cluster(args: argparse.Namespace, started: float) -> int:
+    """The story on a cluster on which hollow nodes, driver, scheduler and controllers run already."""
+    if args.fault == "sigstop":
+        raise UsageError("--fault sigstop stops a process of the demo's own plane; with --kubeconfig use annotation")
+    path = kubeconfig_of(args)
+    async with connect(path, args.context) as client:
+        stage = _Stage(client, path, args.context, args.namespace or NAMESPACE, args.mode)
+        if await _namespace(stage) is not None:
+            # Left of an earlier run; its pods would hold the slices.
+            await _clear(stage, started)
+        metadata: Object = {"name": stage.namespace, "labels": {DEMO: "true"}}
+        await client.create(kinds.NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        _tell(started, f"playing in namespace {stage.namespace}; waiting for the hollow nodes and the driver's devices")
+        try:
+            return await _play(stage, args, started)
+        finally:
+            await _clear(stage, started)
+
+
+async def _namespace(stage: _Stage) -> Object | None:
+    """The namespace of an earlier run. Raises UsageError where it is somebody else's: the demo deletes its own."""
+    try:
+        found: Object = await stage.client.get(kinds.NAMESPACE, stage.namespace)
+    except ApiError as error:
+        if error.code == 404:
+            return None
+        raise
+    if (found["metadata"].get("labels") or {}).get(DEMO) != "true":
+        raise UsageError(
+            f"namespace {stage.namespace} is there and not of this demo, which deletes its namespace: name another one "
+            "with --namespace"
+        )
+    return found
+
+
+async def _clear(stage: _Stage, started: float) -> None:
+    """Revives hosts and removes the namespace with all that the story made."""
+    for node in (await stage.client.list(kinds.NODE)).items:
+        if names.HOLLOW in (node["metadata"].get("annotations") or {}):
+            await _mark(stage.client, node["metadata"]["name"], None)
+    await stage.client.delete(kinds.NAMESPACE, stage.namespace)
+    for _ in range(CLEARING):
+        if await _namespace(stage) is None:
+            _tell(started, f"namespace {stage.namespace} is gone, hosts are alive again")
+            return
+        await asyncio.sleep(1)
+    raise DrakkarError(
+        f"namespace {stage.namespace} is not gone after {CLEARING} s: kubectl describe namespace tells why"
+    )
+
+
+async def _play(stage: _Stage, args: argparse.Namespace, started: float) -> int:
+    async with _observer(stage, args) as (process, seen):
+        reading = asyncio.create_task(_read(process, seen, started), name="observer-lines")
+        killed = await _direct(stage, seen, args.fault, started)
+        await reading
+        code = await process.wait()
+    return _report(seen, killed, started, code, args.json)
+
+
+async def _direct(stage: _Stage, seen: _Seen, fault: str, started: float) -> float:
     """Apply the manifests, kill a host of the first slice; returns the time of death (0 = never got there)."""
+    client, plane = stage.client, stage.plane
     await seen.wait("nodes-ready", "devices-published")
     folder = files("drakkar.sim") / "stories" / "tpu"
     # Each is applied when the one before has settled, so that the story is the same every time.
@@ -90,19 +184,19 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
         if seen.verdict is not None:
             return 0.0
         for obj in read_objects(Path(str(folder / manifest))):
-            await apply(client, obj)
+            await apply(client, stage.of_stage(obj))
             _tell(started, f"applied {obj['kind'].lower()}/{obj['metadata']['name']}")
         if fact:
             await seen.wait(fact)
     if seen.verdict is not None:
         return 0.0
-    claim = await client.get(kinds.RESOURCECLAIM, "slice", "default")
+    claim = await client.get(kinds.RESOURCECLAIM, "slice", stage.namespace)
     hosts = sorted(claim_hosts(claim))
-    victim = STOPPED if fault == "sigstop" else hosts[0]
+    victim = STOPPED if plane is not None and fault == "sigstop" else hosts[0]
     if victim not in hosts:
         raise DrakkarError(f"{victim} runs in a process of its own, but the job was not placed on it")
     killed = time.time()
-    if fault == "sigstop":
+    if plane is not None and fault == "sigstop":
         os.kill(plane.own_process(victim), signal.SIGSTOP)
         _tell(started, f"{victim}: its process is stopped (SIGSTOP)")
     else:
@@ -113,7 +207,7 @@ async def _direct(client: Client, plane: Plane, seen: _Seen, fault: str, started
         await _mark(client, victim, None)
         _tell(started, f"{victim} comes back in the middle of the recovery")
     await seen.wait("job-recovered")
-    if fault == "sigstop":
+    if plane is not None and fault == "sigstop":
         os.kill(plane.own_process(victim), signal.SIGCONT)
     return killed
 
@@ -123,18 +217,11 @@ async def _mark(client: Client, node: str, value: str | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _observer(
-    kubeconfig: Path, args: argparse.Namespace
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, _Seen]]:
-    command = [
-        sys.executable,
-        "-m",
-        "drakkar.cli.observer",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--timeout",
-        str(args.patience),
-    ]
+async def _observer(stage: _Stage, args: argparse.Namespace) -> AsyncIterator[tuple[asyncio.subprocess.Process, _Seen]]:
+    command = [sys.executable, "-m", "drakkar.cli.observer", "--kubeconfig", str(stage.kubeconfig)]
+    command += ["--timeout", str(args.patience), "--namespace", stage.namespace]
+    if stage.context:
+        command += ["--context", stage.context]
     if args.fault == "flap":
         command.append("--may-return")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

@@ -38,10 +38,10 @@ def _tell(fact: Fact) -> None:
     )
 
 
-async def observe(kubeconfig: Path, cast: Cast, timeout: float) -> int:
+async def observe(kubeconfig: Path, cast: Cast, timeout: float, context: str | None = None) -> int:
     """Watch until every fact was seen or ``timeout`` seconds have passed; 0 only if the story is whole."""
     story = Story(cast, time.time, _tell)
-    async with connect(kubeconfig) as client:
+    async with connect(kubeconfig, context) as client:
         caches = Caches(client)
         for kind, feed in (
             (kinds.NODE, story.node),
@@ -71,13 +71,16 @@ def main() -> int:
     """Parse the arguments and observe."""
     parser = argparse.ArgumentParser(prog="drakkar-observer", description=__doc__)
     parser.add_argument("--kubeconfig", required=True, type=Path, metavar="FILE", help="the cluster to watch")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    parser.add_argument("--namespace", default="default", metavar="NS", help="where the story plays")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="give up after so many seconds")
     parser.add_argument(
         "--may-return", action="store_true", help="the dead host may come back before the job has recovered"
     )
     args = parser.parse_args()
     try:
-        return asyncio.run(observe(args.kubeconfig, Cast(may_return=args.may_return), args.timeout))
+        cast = Cast(namespace=args.namespace, may_return=args.may_return)
+        return asyncio.run(observe(args.kubeconfig, cast, args.timeout, args.context))
     except KeyboardInterrupt:  # a terminal sends Ctrl-C to the demo and to us
         return 130
 

@@ -243,9 +243,29 @@ def _demo(commands: _Sub) -> None:
 stories:
   tpu    a 16-chip job on 16 hosts x 4 chips loses a host and comes back on a healthy slice
 
-A second process that holds only the kubeconfig watches; exit 0 only if it saw each step.""",
+A second process that holds only the kubeconfig watches; exit 0 only if it saw each step.
+
+On a cluster of your own, of which these run: `drakkar node hollow --fleet tpu-16`, `drakkar driver run tpu`,
+`drakkar scheduler`, and beside kube-controller-manager `drakkar controllers --only eviction,node-loss`:
+  drakkar demo tpu --kubeconfig admin.conf               beside kube-scheduler
+  drakkar demo tpu --kubeconfig admin.conf --mode own    pods with schedulerName: drakkar
+docs/how-to/on-a-cluster.md tells it step by step.""",
     )
     command.add_argument("story", choices=("tpu",), help="which story")
+    command.add_argument("--kubeconfig", metavar="FILE", help="play on this cluster instead of a plane of its own")
+    command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    command.add_argument(
+        "--namespace",
+        default="",
+        metavar="NS",
+        help="where to play on that cluster; emptied before, gone after (default: drakkar-demo)",
+    )
+    command.add_argument(
+        "--mode",
+        choices=("gate", "own"),
+        default="gate",
+        help="on that cluster: who binds the pods, its own scheduler (gate, the default) or drakkar scheduler (own)",
+    )
     command.add_argument(
         "--fault",
         choices=("annotation", "sigstop", "flap"),
@@ -585,7 +605,20 @@ examples:
 Several may run: of those with the same --only one works, the others wait for its Lease.""",
     )
     command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
-    command.add_argument("--node-grace", type=_seconds, default=40, metavar="S", help="default 40 s")
+    command.add_argument(
+        "--node-grace",
+        type=_seconds,
+        default=40,
+        metavar="S",
+        help="silence after which a node is not ready, and lost for node-loss (40 s)",
+    )
+    command.add_argument(
+        "--loss-by-silence",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="node-loss lets pods go of nodes that are silent, not only of those tainted out-of-service "
+        "(default: where --only names node-loss)",
+    )
     _replicas(command)
     _target(command)
     driver = _command(commands, "driver", "driver:run", "device drivers: run one, write one, check one")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drakkar.api.meta import Object
-from drakkar.api.names import JOB_NAME_LABEL, LABEL_HOSTNAME
-from drakkar.api.objects import pod_node
+from drakkar.api.names import JOB_NAME_LABEL, LABEL_HOSTNAME, REASON_SCHEDULING_GATED, REASON_UNSCHEDULABLE
+from drakkar.api.objects import labels_of, pod_node
 from drakkar.api.resource import v1 as resource
 
 #: Facts before the fault and after it, in the order of the story.
@@ -54,6 +54,10 @@ ORDER = (
     ("claim-freed", "claim-reallocated"),
     ("claim-reallocated", "job-recovered"),
 )
+
+
+#: What a server says of every gated pod; a scheduler that has looked at it says more.
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ class Story:
     # ---- events -------------------------------------------------------------------------
 
     def node(self, kind: str, obj: Object) -> None:
-        """An event of a Node."""
+        """An event of a Node; those that are no hosts of the driver have no part."""
+        if not labels_of(obj).get(f"{self.cast.driver}/pod"):
+            return
         _keep(self.nodes, kind, obj["metadata"]["name"], obj)
         self._evaluate(_revision(obj))
 
@@ -235,8 +241,11 @@ class Story:
             return ""
         for pod in self.pods.values():
             scheduled = _condition(pod, "PodScheduled")
-            if _job_of(pod) == self.cast.large_job and scheduled.get("reason") == "Unschedulable":
-                return str(scheduled.get("message", ""))
+            reason, message = scheduled.get("reason"), str(scheduled.get("message", ""))
+            if reason == REASON_SCHEDULING_GATED and message == GATED:
+                continue
+            if _job_of(pod) == self.cast.large_job and reason in (REASON_UNSCHEDULABLE, REASON_SCHEDULING_GATED):
+                return message
         return ""
 
     def _node_lost(self) -> str:

@@ -31,7 +31,8 @@ class Teller:
 
     def node(self, name: str, status: str = "True") -> None:
         conditions = [{"type": "Ready", "status": status}]
-        self.story.node("MODIFIED", {"metadata": self.meta(name), "status": {"conditions": conditions}})
+        metadata = self.meta(name, labels={f"{CAST.driver}/pod": "p"})
+        self.story.node("MODIFIED", {"metadata": metadata, "status": {"conditions": conditions}})
 
     def slices(self, tainted: tuple[str, ...] = ()) -> None:
         devices = [
