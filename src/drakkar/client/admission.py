@@ -1,40 +1,59 @@
-"""The server's end of an admission webhook: AdmissionReview over HTTPS, the rule a function without I/O."""
+"""The server's end of admission webhooks: AdmissionReview over HTTPS, the rules functions without I/O."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.errors import DrakkarError, EnvironmentProblem
 from drakkar.api.meta import Object
 
 #: Largest AdmissionReview in bytes: an object of the API server's limit, old and new.
 _LONGEST = 8 << 20
 
 
+#: Makes of an AdmissionReview with a request the one with its response; may raise :class:`NotHere`.
+Review = Callable[[Object], Object]
+
+
+class NotHere(DrakkarError):
+    """This process cannot judge now: the API server is told so (503), and does as the ``failurePolicy`` says."""
+
+
 @asynccontextmanager
 async def serving(
-    review: Callable[[Object], Object], host: str, port: int, certificate: Path, key: Path
+    reviews: Review | Mapping[str, Review], host: str, port: int, certificate: Path, key: Path
 ) -> AsyncIterator[int]:
-    """Answer at `https://host:port/` as long as the block lasts; gives the port. Raises EnvironmentProblem.
+    """Answer at `https://host:port` as long as the block lasts; gives the port. Raises EnvironmentProblem.
 
-    ``review`` makes of an AdmissionReview with a request the one with its response.
+    ``reviews`` says who answers at which path; what has none of its own goes to ``/`` where there is one. A single
+    one answers at every path.
     """
     from aiohttp import web
 
+    table = {"/": reviews} if callable(reviews) else reviews
+
     async def answer(asked: web.Request) -> web.Response:
+        review = table.get(asked.path) or table.get("/")
+        if review is None:
+            return web.Response(status=404, text=f"no webhook at {asked.path}; there are {', '.join(table)}")
         try:
             body: Any = msgspec.json.decode(await asked.read())
         except msgspec.DecodeError:
             return web.Response(status=400, text="the body is no JSON")
         if not isinstance(body, dict) or not isinstance(body.get("request"), dict):
             return web.Response(status=400, text="the body is no AdmissionReview")
-        return web.Response(body=msgspec.json.encode(review(body)), content_type="application/json")
+        try:
+            reviewed = review(body)
+        except NotHere as problem:
+            # Closed, so that the next attempt may find somebody else.
+            return web.Response(status=503, text=str(problem), headers={"Connection": "close"})
+        return web.Response(body=msgspec.json.encode(reviewed), content_type="application/json")
 
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -53,12 +53,20 @@ class Election:
         #: The record as last seen, and when (monotonic) it was first seen so.
         self._record: dict[str, Any] = {}
         self._since = 0.0
+        #: Monotonic; when the last renewal that worked was begun.
+        self._renewed = 0.0
+
+    def is_sure(self) -> bool:
+        """Whether nobody else can lead just now: also right in a process that has been stopped for a while."""
+        return self.leads.is_set() and self._clock.monotonic() - self._renewed < self._renew_deadline
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
         while True:
+            self._renewed = self._clock.monotonic()
             while not await self._attempt():
                 await self._clock.sleep(self._pause())
+                self._renewed = self._clock.monotonic()
             logger.info("%s leads %s/%s", self._identity, self._namespace, self._name)
             if await self._lead(work):
                 return
@@ -97,13 +105,12 @@ class Election:
 
     async def _renew(self) -> None:
         """Renews until that has not worked for too long."""
-        renewed = self._clock.monotonic()
-        while self._clock.monotonic() - renewed < self._renew_deadline:
+        while self._clock.monotonic() - self._renewed < self._renew_deadline:
             await self._clock.sleep(self._retry_period)
             started = self._clock.monotonic()
             try:
                 if await asyncio.wait_for(self._attempt(), self._renew_deadline):
-                    renewed = started
+                    self._renewed = started
                 elif self._record.get("holderIdentity") != self._identity:
                     return
             except TimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from drakkar.api.groups import is_controlled_by_group, matching_group_claim
 from drakkar.api.kinds import PODGROUP
@@ -135,3 +136,17 @@ def used_by_others(cluster: Cluster, pod: PodView, claim: resource.ResourceClaim
     if any(entry.uid != pod.uid for entry in claim.status.reservedFor or ()) and not reserved_for(claim, pod):
         return True
     return any(member.node and member.uid != pod.uid for member in cluster.members(claim))
+
+
+def same_allocation(left: resource.AllocationResult | None, right: resource.AllocationResult | None) -> bool:
+    """Whether two allocations are equal; when they were made does not matter."""
+    if left is None or right is None:
+        return left is right
+    return _results(left) == _results(right) and left.nodeSelector == right.nodeSelector
+
+
+def _results(allocation: resource.AllocationResult) -> list[tuple[Any, ...]]:
+    return [
+        (result.request, result.driver, result.pool, result.device, result.shareID, result.adminAccess or False)
+        for result in allocation.devices.results or ()
+    ]

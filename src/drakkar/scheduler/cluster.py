@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,11 @@ from drakkar.api.objects import (
 )
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory import Inventory
-from drakkar.inventory.pools import Base
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.charges import Tariffs, charged
 from drakkar.scheduler.extended import ExtendedClasses, is_special, owner_uid
-from drakkar.scheduler.holders import Holders
+from drakkar.scheduler.fence import is_fence, without_fence
+from drakkar.scheduler.holders import BaseOf, Holders, Rival, parts_of, rival_of
 from drakkar.scheduler.nodes import Node
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.refusal import Cause
@@ -70,6 +70,8 @@ class Cluster:
         self.binding_timeout = BINDING_TIMEOUT
         self.taints = DeviceTaints()
         self.tariffs = Tariffs()
+        #: Taint rules that keep other allocators away, by name.
+        self.fences: dict[str, resource.DeviceTaintRule] = {}
         self.volumes = Volumes()
         #: Namespace → labels.
         self.namespaces: dict[str, dict[str, str]] = {}
@@ -104,6 +106,10 @@ class Cluster:
         #: Claim uid → revision of our own write, until the watch has it.
         self._written: dict[str, int] = {}
         self._holders = Holders()
+        #: What has been decided, here or by others who asked, and is not seen on the watch yet.
+        self._pending = Holders()
+        #: Called with a claim's uid before a decision about it that nobody is known to have written is taken back.
+        self.forgetting: Callable[[str], None] = lambda _: None
 
     # nodes
 
@@ -299,6 +305,7 @@ class Cluster:
 
     def set_slice(self, item: resource.ResourceSlice) -> None:
         """Takes over a ResourceSlice."""
+        item = without_fence(item)
         self.inventory.set_slice(item)
         self.taints.set_slice(item)
         self.tariffs.set_slice(item)
@@ -320,12 +327,18 @@ class Cluster:
         self.extended.remove(name)
 
     def set_taint_rule(self, rule: resource.DeviceTaintRule) -> None:
-        """Takes over a DeviceTaintRule."""
+        """Takes over a DeviceTaintRule; one that is a fence keeps others away, not us."""
+        if is_fence(rule):
+            self.remove_taint_rule(rule.metadata.name)
+            self.fences[rule.metadata.name] = rule
+            return
+        self.fences.pop(rule.metadata.name, None)
         self.inventory.set_taint_rule(rule)
         self.taints.set_rule(rule)
 
     def remove_taint_rule(self, name: str) -> None:
         """Forgets a DeviceTaintRule."""
+        self.fences.pop(name, None)
         self.inventory.remove_taint_rule(name)
         self.taints.remove_rule(name)
 
@@ -353,10 +366,12 @@ class Cluster:
             self._special[owner_uid(claim)] = key
         self.inventory.set_claim(claim)
         self._holders.note(uid, claim.status.allocation)
+        if claim.status.allocation is not None:
+            self._pending.note(uid, None)
         if uid in self._written and version(claim) >= self._written[uid]:
             # The watch has what we wrote: from now on it alone says what is allocated.
             del self._written[uid]
-            self.inventory.forget(uid)
+            self._unbook(uid)
 
     def remove_claim(self, claim: resource.ResourceClaim) -> None:
         """Forgets a claim that is gone."""
@@ -367,7 +382,7 @@ class Cluster:
             if is_special(claim) and self._special.get(owner_uid(claim)) == key_of(claim):
                 del self._special[owner_uid(claim)]
         self.inventory.remove_claim(claim.metadata.namespace, name_of(claim))
-        self.inventory.forget(uid)
+        self._unbook(uid)
         self.in_flight.pop(uid, None)
         self._decided.pop(uid, None)
         self._written.pop(uid, None)
@@ -388,17 +403,43 @@ class Cluster:
                 self._written[uid] = version(claim)
         elif claim.status.allocation is not None:
             # The watch was faster than the answer.
-            self.inventory.forget(uid)
+            self._unbook(uid)
 
-    def held_before(self, claim: resource.ResourceClaim) -> str | None:
-        """Uid of another claim that held one of the claim's devices earlier on the watch, if any."""
+    def held_before(self, claim: resource.ResourceClaim) -> Rival | None:
+        """Another claim that held one of the claim's devices earlier on the watch, if any."""
+        return self._holders.earlier_rival(uid_of(claim), self._bases())
+
+    def _bases(self) -> BaseOf:
         pools = self.inventory.snapshot().world.pools
+        return lambda key: pool.any_base() if (pool := pools.get(key)) is not None else None
 
-        def base_of(key: tuple[str, str]) -> Base | None:
-            pool = pools.get(key)
-            return pool.any_base() if pool is not None else None
+    # allocations that others are about to write
 
-        return self._holders.earlier_rival(uid_of(claim), base_of)
+    def rival(self, claim_uid: str, allocation: resource.AllocationResult) -> Rival | None:
+        """Who keeps the claim from being allocated so: by what the watch shows, or by what is decided or admitted."""
+        tables = self._holders, self._pending
+        found = rival_of(parts_of(allocation), tables, self._bases(), lambda key, _: _uid_in(key) != claim_uid)
+        return found._replace(uid=_uid_in(found.uid)) if found is not None else None
+
+    def decided(self, claim_uid: str) -> resource.AllocationResult | None:
+        """The allocation that we are about to write, or have written and not confirmed."""
+        return self._decided.get(claim_uid)
+
+    def admit(self, claim_uid: str, number: int, allocation: resource.AllocationResult) -> None:
+        """Books an allocation that somebody else has been allowed to write, until :meth:`dismiss`."""
+        self._book(_admitted(claim_uid, number), allocation)
+
+    def dismiss(self, claim_uid: str, number: int) -> None:
+        """What :meth:`admit` booked is seen on the watch, or will never be."""
+        self._unbook(_admitted(claim_uid, number))
+
+    def _book(self, key: str, allocation: resource.AllocationResult) -> None:
+        self.inventory.assume(key, allocation)
+        self._pending.note(key, allocation)
+
+    def _unbook(self, key: str) -> None:
+        self.inventory.forget(key)
+        self._pending.note(key, None)
 
     # decisions in flight
 
@@ -414,7 +455,7 @@ class Cluster:
         for claim, allocation in allocations:
             self.in_flight.setdefault(uid_of(claim), pod.uid)
             self._decided[uid_of(claim)] = allocation
-            self.inventory.assume(uid_of(claim), allocation)
+            self._book(uid_of(claim), allocation)
 
     def adopt(
         self, pod: PodView, draft: str, claim: resource.ResourceClaim, allocation: resource.AllocationResult
@@ -422,12 +463,12 @@ class Cluster:
         """The claim that was assumed under the uid ``draft`` exists now."""
         self._claims.setdefault(key_of(claim), claim)
         self._special[pod.uid] = key_of(claim)
-        self.inventory.forget(draft)
+        self._unbook(draft)
         self.in_flight.pop(draft, None)
         self._decided.pop(draft, None)
         self.in_flight[uid_of(claim)] = pod.uid
         self._decided[uid_of(claim)] = allocation
-        self.inventory.assume(uid_of(claim), allocation)
+        self._book(uid_of(claim), allocation)
 
     def settle(self, claim: resource.ResourceClaim) -> bool:
         """The allocation of the claim has been written and is unchallenged; answers whether it was in flight."""
@@ -445,7 +486,21 @@ class Cluster:
             del self.in_flight[uid]
             self._decided.pop(uid, None)
             if uid not in self._written:
-                self.inventory.forget(uid)
+                self.forgetting(uid)
+                self._unbook(uid)
+
+
+#: Begins the keys under which allocations by others are booked.
+_ADMITTED = "admitted/"
+
+
+def _admitted(claim_uid: str, number: int) -> str:
+    return f"{_ADMITTED}{claim_uid}/{number}"
+
+
+def _uid_in(key: str) -> str:
+    """The claim's uid in a key under which one of its allocations is booked."""
+    return key[len(_ADMITTED) :].partition("/")[0] if key.startswith(_ADMITTED) else key
 
 
 def _seen(pod: Object) -> tuple[Any, ...]:

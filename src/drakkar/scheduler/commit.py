@@ -38,7 +38,7 @@ from drakkar.api.tree import child
 from drakkar.client import Cache, Client, timestamp
 from drakkar.inventory.draws import recorded
 from drakkar.scheduler.binding import Binding, binding_state, deadline
-from drakkar.scheduler.claims import consumer_of, reserved_for
+from drakkar.scheduler.claims import consumer_of, reserved_for, same_allocation
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Placement
 from drakkar.scheduler.pods import PodView, is_waiting
@@ -122,7 +122,7 @@ class Committer:
 
     def _state(self, claim: resource.ResourceClaim) -> tuple[Binding, str]:
         seen = self._claims.get(namespace_of(claim), name_of(claim))
-        if seen is None or uid_of(seen) != uid_of(claim) or not _same(seen.status.allocation, claim.status.allocation):
+        if seen is None or not _still(seen, claim):
             return Binding.FAILED, ""
         return binding_state(seen, self._clock.time(), self._cluster.binding_timeout)
 
@@ -191,7 +191,7 @@ class Committer:
             body.setdefault("allocationTimestamp", timestamp(self._clock.time()))
         for _ in range(ATTEMPTS):
             if claim.status.allocation is not None:
-                if _same(claim.status.allocation, allocation):
+                if same_allocation(claim.status.allocation, allocation):
                     return await self._reserve(pod, claim)
                 raise Lost(f"resourceclaim {name_of(claim)} got allocated elsewhere in the meantime")
             try:
@@ -201,6 +201,9 @@ class Committer:
                 status = {"allocation": body, "reservedFor": self._consumers(claim, pod)}
                 return await self._patch(claim, {"status": status}, "status")
             except ApiError as error:
+                if _is_denied(error):
+                    # By the guard of a newer leader, most likely: the devices are somebody else's.
+                    raise Lost(f"resourceclaim {name_of(claim)} was not allocated: {error}") from error
                 claim = await self._newer(claim, error)
         raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be allocated")
 
@@ -211,7 +214,7 @@ class Committer:
         async with lock:
             claim = self._cluster.claim(key_of(claim)) or claim
             for _ in range(ATTEMPTS):
-                if decided is None or not _same(claim.status.allocation, decided):
+                if decided is None or not same_allocation(claim.status.allocation, decided):
                     raise Lost(f"the allocation of resourceclaim {name_of(claim)} changed in the meantime")
                 if reserved_for(claim, pod):
                     return claim
@@ -251,12 +254,12 @@ class Committer:
         if not await self._claims.reached(claim, COME_BACK):
             raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
         seen = self._claims.get(namespace_of(claim), name_of(claim))
-        if seen is None or uid_of(seen) != uid_of(claim) or not _same(seen.status.allocation, claim.status.allocation):
+        if seen is None or not _still(seen, claim):
             raise Lost(f"resourceclaim {name_of(claim)} lost its allocation in the meantime")
         rival = self._cluster.held_before(seen)
         if rival is not None:
             self._metrics["conflict_foreign"] += 1
-            logger.warning("claim %s: a device was held by claim %s before, taking it back", key_of(claim), rival)
+            logger.warning("claim %s: a device was held by claim %s before, taking it back", key_of(claim), rival.uid)
             if all(entry.uid == pod.uid for entry in seen.status.reservedFor or ()):
                 await self.release(seen)
             raise Lost(f"a device of resourceclaim {name_of(claim)} had been given to another claim before")
@@ -315,15 +318,11 @@ class Committer:
         return fresh if uid_of(fresh) == pod.uid else None
 
 
-def _same(left: resource.AllocationResult | None, right: resource.AllocationResult | None) -> bool:
-    """Whether two allocations are equal; when they were made does not matter."""
-    if left is None or right is None:
-        return left is right
-    return _held(left) == _held(right) and left.nodeSelector == right.nodeSelector
+def _is_denied(error: ApiError) -> bool:
+    """Whether an admission webhook has refused the write; a missing right reads otherwise."""
+    return "admission webhook" in str(error) and "denied the request" in str(error)
 
 
-def _held(allocation: resource.AllocationResult) -> list[tuple[Any, ...]]:
-    return [
-        (result.request, result.driver, result.pool, result.device, result.shareID, result.adminAccess or False)
-        for result in allocation.devices.results or ()
-    ]
+def _still(seen: resource.ResourceClaim, claim: resource.ResourceClaim) -> bool:
+    """Whether the claim that is there is the same one, allocated as it was."""
+    return uid_of(seen) == uid_of(claim) and same_allocation(seen.status.allocation, claim.status.allocation)

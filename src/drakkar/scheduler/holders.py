@@ -4,15 +4,16 @@ Nothing in the API keeps two claims from holding the same device; one scheduler'
 two schedulers have none in common. The order in which allocations appear on the watch is the
 same for everybody, so everybody agrees on who was first and the later one gives way. Devices
 that differ but draw on the same counters beyond what these have count as the same, and so do
-shares of one device beyond its capacity.
+shares of one device beyond its capacity. The same question is asked of allocations that nobody has
+written yet: what would they be rivals to (:func:`rival_of`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory.devices import amount
@@ -46,7 +47,9 @@ def parts_of(allocation: resource.AllocationResult | None) -> frozenset[Part]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
+    """What one claim holds."""
+
     #: The how manieth allocation it was.
     sight: int
     parts: frozenset[Part]
@@ -56,14 +59,14 @@ class _Held:
         return frozenset(part.device for part in self.parts)
 
 
-_NOBODY: Final = _Held(0, frozenset())
+_NOBODY: Final = Held(0, frozenset())
 
 
 class Holders:
     """Claims with an allocation, in the order in which the watch showed them."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, Held] = {}
         self._by_device: dict[DeviceId, set[str]] = {}
         self._by_pool: dict[tuple[str, str], dict[str, None]] = {}
         self._count = 0
@@ -78,12 +81,12 @@ class Holders:
             self._remove(uid, known)
         if parts:
             self._count += 1
-            held = self._held[uid] = _Held(self._count, parts)
+            held = self._held[uid] = Held(self._count, parts)
             for device in held.devices:
                 self._by_device.setdefault(device, set()).add(uid)
                 self._by_pool.setdefault(device[:2], {})[uid] = None
 
-    def _remove(self, uid: str, held: _Held) -> None:
+    def _remove(self, uid: str, held: Held) -> None:
         del self._held[uid]
         for device in held.devices:
             holders = self._by_device[device]
@@ -96,74 +99,119 @@ class Holders:
             if not claims:
                 del self._by_pool[pool]
 
-    def earlier_rival(self, uid: str, base_of: BaseOf) -> str | None:
-        """Uid of a claim that was first to hold what the claim ``uid`` holds too, if there is one."""
+    def of_device(self, device: DeviceId) -> Iterator[tuple[str, Held]]:
+        """Who holds the device, or a share of it."""
+        for uid in self._by_device.get(device, ()):
+            yield uid, self._held[uid]
+
+    def of_pool(self, pool: tuple[str, str]) -> Iterator[tuple[str, Held]]:
+        """Who holds something of the pool, the first one first."""
+        for uid in self._by_pool.get(pool, ()):
+            yield uid, self._held[uid]
+
+    def earlier_rival(self, uid: str, base_of: BaseOf) -> Rival | None:
+        """A claim that was first to hold what the claim ``uid`` holds too, if there is one."""
         known = self._held.get(uid)
         if known is None:
             return None
-        for part in known.parts:
-            for other in self._by_device[part.device]:
-                if self._held[other].sight < known.sight and self._exclude(part, self._held[other]):
-                    return other
-        for pool in {device[:2] for device in known.devices}:
-            base = base_of(pool)
-            if base is not None:
-                rival = self._beyond_capacity(pool, known, base) or self._overdrawn(pool, known, base)
-                if rival is not None:
-                    return rival
-        return None
+        return rival_of(known.parts, (self,), base_of, lambda _, other: other.sight < known.sight)
 
-    @staticmethod
-    def _exclude(part: Part, other: _Held) -> bool:
-        """Whether one of the two has the device for itself."""
-        return any(
-            theirs.device == part.device and (part.share is None or theirs.share is None or theirs.share == part.share)
-            for theirs in other.parts
-        )
 
-    def _earlier(self, pool: tuple[str, str], known: _Held) -> list[tuple[str, _Held]]:
-        """Claims that held something of the pool before, the first one first."""
-        return [(uid, held) for uid in self._by_pool[pool] if (held := self._held[uid]).sight < known.sight]
+class Rival(NamedTuple):
+    """Who keeps a device from being given to somebody else."""
 
-    def _beyond_capacity(self, pool: tuple[str, str], known: _Held, base: Base) -> str | None:
-        """The claim with which the shares of one of the devices exceed a capacity of it."""
-        left: dict[tuple[DeviceId, str], int] = {}
-        for part in known.parts:
-            if part.device[:2] != pool:
-                continue
-            for device in base.published(part.device.device)[:1]:
-                capacities = device.capacity or {}
-                for name, nanos in part.consumed:
-                    if name in capacities:
-                        key = part.device, name
-                        left[key] = left.get(key, amount(capacities[name].value)) - nanos
-        if not left:
-            return None
-        for uid, other in self._earlier(pool, known):
-            for part in other.parts:
-                for name, nanos in part.consumed:
+    #: Of the claim.
+    uid: str
+    #: The device that both want, or the one that draws on what the claim leaves too little of.
+    device: DeviceId
+    #: ``capacity NAME`` or ``counter SET/NAME`` of which too little is left; empty where the device itself is taken.
+    short: str = ""
+
+
+def rival_of(
+    parts: frozenset[Part], tables: Sequence[Holders], base_of: BaseOf, counts: Callable[[str, Held], bool]
+) -> Rival | None:
+    """Somebody in the tables with whom nobody else can hold these parts.
+
+    Who stands in several tables is taken from the first; ``counts`` says of whom to take notice at all.
+    """
+    devices = sorted({part.device for part in parts})
+    for device in devices:
+        for uid, other in _merged((table.of_device(device) for table in tables), counts):
+            if any(_exclude(part, other) for part in parts if part.device == device):
+                return Rival(uid, device)
+    for pool in dict.fromkeys(device[:2] for device in devices):
+        base = base_of(pool)
+        if base is not None:
+            others = _merged((table.of_pool(pool) for table in tables), counts)
+            found = _beyond_capacity(pool, parts, base, others) or _overdrawn(pool, parts, base, others)
+            if found is not None:
+                return found
+    return None
+
+
+def _merged(found: Iterable[Iterator[tuple[str, Held]]], counts: Callable[[str, Held], bool]) -> list[tuple[str, Held]]:
+    merged: dict[str, Held] = {}
+    for table in found:
+        for uid, held in table:
+            merged.setdefault(uid, held)
+    return [(uid, held) for uid, held in merged.items() if counts(uid, held)]
+
+
+def _exclude(part: Part, other: Held) -> bool:
+    """Whether one of the two has the device for itself."""
+    return any(
+        theirs.device == part.device and (part.share is None or theirs.share is None or theirs.share == part.share)
+        for theirs in other.parts
+    )
+
+
+def _beyond_capacity(
+    pool: tuple[str, str], parts: frozenset[Part], base: Base, others: Iterable[tuple[str, Held]]
+) -> Rival | None:
+    """The one with whom the shares of one of the devices exceed a capacity of it."""
+    left: dict[tuple[DeviceId, str], int] = {}
+    for part in parts:
+        if part.device[:2] != pool:
+            continue
+        for device in base.published(part.device.device)[:1]:
+            capacities = device.capacity or {}
+            for name, nanos in part.consumed:
+                if name in capacities:
                     key = part.device, name
-                    if key in left:
-                        left[key] -= nanos
-                        if left[key] < 0:
-                            return uid
+                    left[key] = left.get(key, amount(capacities[name].value)) - nanos
+    if not left:
         return None
+    for uid, other in others:
+        for part in other.parts:
+            for name, nanos in part.consumed:
+                key = part.device, name
+                if key in left:
+                    left[key] -= nanos
+                    if left[key] < 0:
+                        return Rival(uid, part.device, f"capacity {name}")
+    return None
 
-    def _overdrawn(self, pool: tuple[str, str], known: _Held, base: Base) -> str | None:
-        """The claim with which the counters of the pool that both draw on do not suffice."""
-        if not base.declared:
-            return None
-        charged: set[DeviceId] = set()
-        left = {c: base.declared[c] - drawn for c, drawn in _draws(base, pool, known.parts, charged).items()}
-        if not left:
-            return None
-        for uid, other in self._earlier(pool, known):
-            for counter, drawn in _draws(base, pool, other.parts, charged).items():
-                if counter in left:
-                    left[counter] -= drawn
-                    if left[counter] < 0:
-                        return uid
+
+def _overdrawn(
+    pool: tuple[str, str], parts: frozenset[Part], base: Base, others: Iterable[tuple[str, Held]]
+) -> Rival | None:
+    """The one with whom the counters of the pool that both draw on do not suffice."""
+    if not base.declared:
         return None
+    charged: set[DeviceId] = set()
+    mine = _draws(base, pool, parts, charged)
+    left = {counter: base.declared[counter] - drawn for counter, drawn in mine.items()}
+    if not left:
+        return None
+    for uid, other in others:
+        for counter, drawn in _draws(base, pool, other.parts, charged).items():
+            if counter in left:
+                left[counter] -= drawn
+                if left[counter] < 0:
+                    device = next(p.device for p in parts if counter in _draws(base, pool, (p,), set()))
+                    return Rival(uid, device, f"counter {'/'.join(base.counter_names[counter])}")
+    return None
 
 
 def _draws(base: Base, pool: tuple[str, str], parts: Iterable[Part], charged: set[DeviceId]) -> Counter[int]:

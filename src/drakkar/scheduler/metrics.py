@@ -85,9 +85,27 @@ _SUMMARIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 
-def exposition(counters: Mapping[str, float], pending: Mapping[str, int]) -> str:
-    """All counters, and the pods that wait, by queue."""
-    return "\n".join(_lines(counters, pending)) + "\n"
+def exposition(
+    counters: Mapping[str, float],
+    pending: Mapping[str, int],
+    judged: Mapping[str, int],
+    foreign: int,
+    fences: int,
+) -> str:
+    """All counters, the pods that wait by queue, what the guard has judged, and who else allocates."""
+    return "\n".join((*_lines(counters, pending), *_others(judged, foreign, fences))) + "\n"
+
+
+def _others(judged: Mapping[str, int], foreign: int, fences: int) -> Iterator[str]:
+    yield from family(
+        "drakkar_guard_allocations_total", "counter", "Allocations that the webhook was asked about, by its answer."
+    )
+    for outcome in ("allowed", "own", "refused"):
+        yield f'drakkar_guard_allocations_total{{outcome="{outcome}"}} {judged.get(outcome, 0)}'
+    yield from family("drakkar_allocators", "gauge", "Field managers that have allocated claims there are.")
+    yield f'drakkar_allocators{{foreign="true"}} {foreign}'
+    yield from family("drakkar_fences", "gauge", "DeviceTaintRules that keep other allocators away.")
+    yield f"drakkar_fences {fences}"
 
 
 def _lines(counters: Mapping[str, float], pending: Mapping[str, int]) -> Iterator[str]:

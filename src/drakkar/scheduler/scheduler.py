@@ -51,14 +51,16 @@ from drakkar.api.objects import (
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import at
 from drakkar.client import Caches, Client, EventRecorder, Unreachable, timestamp
+from drakkar.scheduler.allocators import Allocators
 from drakkar.scheduler.avoidance import Avoided, unprepared
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.commit import Committer, Lost, Result
+from drakkar.scheduler.commit import COME_BACK, Committer, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, Trail, decide
 from drakkar.scheduler.equal import Kind, Verdicts, follow, in_line, kind_of
 from drakkar.scheduler.gangs import Gang, decide_gang, gang_of
 from drakkar.scheduler.groups import group_obstacle
+from drakkar.scheduler.guard import Guard
 from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
@@ -71,13 +73,16 @@ logger = logging.getLogger(__name__)
 WRITERS = 64
 #: Equal pods that are placed without a look at the watches in between, at most.
 IN_LINE = 64
+#: Longest wait of a leader that ends for the allocations that it has allowed to others, in seconds.
+HAND_OVER = 2.0
 
 
 class Scheduler:
     """Gives pods their nodes and claims their devices.
 
     ``scheduler_names`` are the values of ``spec.schedulerName`` that are ours; None means every
-    pod. ``binding_timeout`` is in seconds. ``caches`` may be shared with other parts of the process.
+    pod. ``binding_timeout`` is in seconds. ``caches`` may be shared with other parts of the process. ``guards`` says
+    that others ask :attr:`guard` before they allocate: nothing is decided before it can answer.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Scheduler:
         policy: str = "drakkar",
         binding_timeout: float = BINDING_TIMEOUT,
         caches: Caches | None = None,
+        guards: bool = False,
     ):
         self.cluster = Cluster()
         self.cluster.binding_timeout = binding_timeout
@@ -105,6 +111,9 @@ class Scheduler:
         self._recorder = EventRecorder(client, clock, DEFAULT_SCHEDULER)
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
+        self.guard = Guard(self.cluster, clock, find=self._claims.uid, freed=self._devices_returned)
+        self._guards = guards
+        self._allocators = Allocators()
         self._committer = self._make_committer()
         self._turn = asyncio.Semaphore(WRITERS)
         self._verdicts = Verdicts(self.queue.times)
@@ -131,7 +140,8 @@ class Scheduler:
 
     def metrics_text(self) -> str:
         """The counters in Prometheus' text form."""
-        return exposition(self.metrics, self.queue.sizes())
+        foreign, fences = self._allocators.foreign(), len(self.cluster.fences)
+        return exposition(self.metrics, self.queue.sizes(), self.guard.outcomes, foreign, fences)
 
     async def run(self) -> None:
         """Schedules until cancelled."""
@@ -139,10 +149,30 @@ class Scheduler:
             await self.stand_by()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run_timers(), name="scheduling-queue")
+                if self._guards:
+                    await self._catch_up()
+                    self.guard.opened.set()
+                    group.create_task(self.guard.run(), name="guard")
                 self._accompany(group)
                 group.create_task(self._decide_all(group), name="scheduling")
         finally:
+            if self.guard.opened.is_set():
+                self.guard.opened.clear()
+                # What was allowed is to be seen by whoever leads next.
+                await self._claims.until(lambda: not self.guard.pending(), HAND_OVER)
             await self.close()
+
+    async def _catch_up(self) -> None:
+        """Waits until the watch has shown every allocation that there is now: an earlier leader may have allowed it."""
+        while True:
+            try:
+                for claim in (await self._client.list(RESOURCECLAIM)).items:
+                    if not await self._claims.reached(claim, COME_BACK):
+                        raise Lost(f"resourceclaim {key_of(claim)} does not come on the watch")
+                return
+            except (ApiError, Unreachable, Lost) as error:
+                logger.warning("claims are not known well enough to judge allocations: %s; trying again", error)
+                await self._clock.sleep(1.0)
 
     def _accompany(self, group: asyncio.TaskGroup) -> None:
         """Starts what else has to run beside the decisions."""
@@ -250,11 +280,14 @@ class Scheduler:
         held = old.status.allocation if old is not None else None
         if event == "DELETED":
             self.cluster.remove_claim(claim)
+            self.guard.gone(claim)
+            self._allocators.note(claim, None)
         else:
             self.cluster.set_claim(claim)
+            self.guard.seen(claim)
+            self._allocators.note(claim, claim.status.allocation)
         if held is not None and (event == "DELETED" or claim.status.allocation is None):
-            for driver in {result.driver for result in held.devices.results or ()}:
-                self.queue.happened(Cause.DEVICE, driver=driver)
+            self._devices_returned({result.driver for result in held.devices.results or ()})
         if old is None or event == "DELETED" or old.status != claim.status or old.spec != claim.spec:
             self.queue.happened(Cause.CLAIM, claim=key_of(claim))
 
@@ -276,6 +309,10 @@ class Scheduler:
         for key in group_index(pod):
             if old is None or event == "DELETED" or self.waits(old) != self.waits(pod):
                 self.queue.happened(Cause.GROUP, claim=f"podgroup {key}")
+
+    def _devices_returned(self, drivers: Iterable[str]) -> None:
+        for driver in drivers:
+            self.queue.happened(Cause.DEVICE, driver=driver)
 
     def _happened(self, causes: Iterable[Cause]) -> None:
         for cause in causes:

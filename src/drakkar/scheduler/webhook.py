@@ -1,7 +1,8 @@
-"""Which new pods get our scheduling gate: the rule of the mutating admission webhook of gate mode.
+"""The answers of our admission webhooks; `drakkar.client.admission` serves them.
 
-The webhook's configuration names the namespaces, by the label ``drakkar.dev/gate: enabled``; that a pod has claims is
-asked there and here. `drakkar.client.admission` serves it.
+The one of gate mode (:func:`review`) says which new pods get our scheduling gate: its configuration names the
+namespaces, by the label ``drakkar.dev/gate: enabled``; that a pod has claims is asked there and here. The other
+(:func:`review_allocation`) puts allocations before the guard (:mod:`drakkar.scheduler.guard`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,17 @@ from drakkar.api.meta import Object
 from drakkar.api.names import SCHEDULING_GATE
 from drakkar.api.tree import child, children, text
 from drakkar.scheduler.gates import is_gated
+from drakkar.scheduler.guard import Guard
+
+
+def review_allocation(guard: Guard, asked: Object) -> Object:
+    """The AdmissionReview that answers `asked`, about a write to the status of a claim."""
+    request = child(asked, "request")
+    refusal = guard.judge(request)
+    response: Object = {"uid": text(request, "uid"), "allowed": not refusal}
+    if refusal:
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": refusal}
+    return _answer(response)
 
 
 def review(scheduler_name: str, asked: Object) -> Object:
@@ -24,6 +36,10 @@ def review(scheduler_name: str, asked: Object) -> Object:
     if request.get("operation") == "CREATE" and _wants_gate(scheduler_name, pod):
         patch = [_addition(pod)]
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
+    return _answer(response)
+
+
+def _answer(response: Object) -> Object:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 

@@ -71,10 +71,13 @@ def test_no_address_and_one_that_is_taken() -> None:
 
 def test_every_sample_belongs_to_a_family() -> None:
     counters = {key: float(number) for number, key in enumerate(COUNTERS, start=1)}
-    lines = exposition(counters, {"active": 1, "backoff": 2, "unschedulable": 3}).splitlines()
+    pending, judged = {"active": 1, "backoff": 2, "unschedulable": 3}, {"allowed": 4, "own": 5, "refused": 6}
+    lines = exposition(counters, pending, judged, foreign=7, fences=8).splitlines()
     families = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     samples = [line for line in lines if not line.startswith("#")]
     assert {line.split("{")[0].split()[0].removesuffix("_sum").removesuffix("_count") for line in samples} == families
     assert 'scheduler_schedule_attempts_total{result="scheduled"} 3' in samples
     assert 'scheduler_pending_pods{queue="unschedulable"} 3' in samples
+    assert 'drakkar_guard_allocations_total{outcome="refused"} 6' in samples
+    assert 'drakkar_allocators{foreign="true"} 7' in samples
     assert len(samples) == len(set(samples))

@@ -14,7 +14,8 @@ def typed(obj: dict[str, Any]) -> v1.ResourceClaim:
 
 
 def rival(state: Cluster, name: str) -> str | None:
-    return state.held_before(typed(claim(name)))
+    found = state.held_before(typed(claim(name)))
+    return found.uid if found is not None else None
 
 
 def test_the_first_to_be_seen_holds_the_device() -> None:
