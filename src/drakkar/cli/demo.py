@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -40,7 +40,7 @@ NAMESPACE = "drakkar-demo"
 DEMO = "drakkar.dev/demo"
 #: Value of ``spec.schedulerName`` by which ``drakkar scheduler`` knows its pods.
 SCHEDULER_NAME = "drakkar"
-#: Seconds that the end of the namespace is waited for.
+#: Seconds that the end of the pods, and of the namespace, is waited for.
 CLEARING = 60
 
 
@@ -148,19 +148,36 @@ async def _namespace(stage: _Stage) -> Object | None:
 
 
 async def _clear(stage: _Stage, started: float) -> None:
-    """Revives hosts and removes the namespace with all that the story made."""
-    for node in (await stage.client.list(kinds.NODE)).items:
+    """Revives hosts and removes the namespace with all that the story made.
+
+    Jobs go first: kube-controller-manager keeps the last failed pod of an index until it has made the next one, which
+    it cannot in a namespace that is on its way out.
+    """
+    client, namespace = stage.client, stage.namespace
+    for node in (await client.list(kinds.NODE)).items:
         if names.HOLLOW in (node["metadata"].get("annotations") or {}):
-            await _mark(stage.client, node["metadata"]["name"], None)
-    await stage.client.delete(kinds.NAMESPACE, stage.namespace)
-    for _ in range(CLEARING):
-        if await _namespace(stage) is None:
-            _tell(started, f"namespace {stage.namespace} is gone, hosts are alive again")
+            await _mark(client, node["metadata"]["name"], None)
+    for job in (await client.list(kinds.JOB, namespace)).items:
+        await client.delete(kinds.JOB, job["metadata"]["name"], namespace, propagation="Background")
+
+    async def pods_gone() -> bool:
+        return not (await client.list(kinds.POD, namespace)).items
+
+    async def namespace_gone() -> bool:
+        return await _namespace(stage) is None
+
+    await _within(CLEARING, pods_gone, f"pods of namespace {namespace} are not gone")
+    await client.delete(kinds.NAMESPACE, namespace)
+    await _within(CLEARING, namespace_gone, f"namespace {namespace} is not gone; kubectl describe tells why")
+    _tell(started, f"namespace {namespace} is gone, hosts are alive again")
+
+
+async def _within(seconds: int, holds: Callable[[], Awaitable[bool]], problem: str) -> None:
+    for _ in range(2 * seconds):
+        if await holds():
             return
-        await asyncio.sleep(1)
-    raise DrakkarError(
-        f"namespace {stage.namespace} is not gone after {CLEARING} s: kubectl describe namespace tells why"
-    )
+        await asyncio.sleep(0.5)
+    raise DrakkarError(f"{problem} after {seconds} s")
 
 
 async def _play(stage: _Stage, args: argparse.Namespace, started: float) -> int:
