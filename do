@@ -62,7 +62,10 @@ upstream)
 kill)
     shift
     setup
-    .venv/bin/python -m tests.support.killer "$@"
+    what=all
+    case "${1:-}" in plane|node) what=$1; shift ;; esac
+    [ "$what" = node ] || .venv/bin/python -m tests.support.killer "$@"
+    [ "$what" = plane ] || .venv/bin/python -m tests.support.nodekiller "$@"
     ;;
 fuzz)
     shift
@@ -101,7 +104,7 @@ help)
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
   upstream  build upstream's components once (minutes, needs Go) and test with them
-  kill   the long kill loop over all failpoints (see CONTRIBUTING.md)
+  kill   the long kill loops over all failpoints: ./do kill [plane|node] (see CONTRIBUTING.md)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
   image  build the image without any engine: ./do image --base FOLDER --out LAYOUT

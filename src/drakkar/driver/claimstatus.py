@@ -90,6 +90,8 @@ class ClaimStatus:
             try:
                 await self._tell(preparer, record, news, health)
             except (ApiError, Unreachable, OSError) as error:
+                if isinstance(error, ApiError) and error.code == 404:
+                    continue  # It is about to be unprepared.
                 name = f"{record.claimNamespace}/{record.claimName}"
                 logger.warning("claim %s is not told how its devices are: %s", name, error)
                 continue

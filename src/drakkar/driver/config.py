@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 #: `(apiVersion, kind)` → struct, as in :attr:`drakkar.driver.Driver.configs`.
 Configs = Mapping[tuple[str, str], type[msgspec.Struct]]
+#: In place of such a table: parameters of every kind are taken, unread. For drivers that stand for others.
+ANY: Configs = MappingProxyType({})
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """Parameters of a kind that the driver does not know, whole."""
+
+    parameters: dict[str, Any]
 
 
 class ConfigProblem(ValueError):
@@ -17,6 +26,8 @@ class ConfigProblem(ValueError):
 
 def decode_config(driver: str, configs: Configs, parameters: Mapping[str, Any]) -> msgspec.Struct:
     """The parameters as a struct. Raises ConfigProblem."""
+    if configs is ANY:
+        return Unread(dict(parameters))
     key = (str(parameters.get("apiVersion", "")), str(parameters.get("kind", "")))
     struct = configs.get(key)
     if struct is None:

@@ -2,11 +2,13 @@
 
 Per claim and request there is one file on the host and one CDI device that mounts it. A file is a stream of JSON
 objects, the same content once per version of the format. An update is written in place, because a container sees
-the file that was mounted, whatever is renamed over it later.
+the file that was mounted, whatever is renamed over it later. A power cut may spoil a file: after it everything is
+prepared anew.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,8 @@ import msgspec
 from drakkar.api.names import POD_CLAIM_NAME
 from drakkar.api.resource import v1
 from drakkar.plugin import cdi
-from drakkar.plugin.files import sync_folder
+
+logger = logging.getLogger(__name__)
 
 VERSIONS = ("metadata.resource.k8s.io/v1alpha1",)
 #: Where a container finds the files.
@@ -66,7 +69,6 @@ class MetadataFiles:
             path = self._path(meta.namespace, meta.name, main)
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_in_place(path, content)
-            sync_folder(path.parent)
             ids[main] = self._write_cdi(meta.uid, main, path, pod_claim, meta.name)
         return ids
 
@@ -86,6 +88,8 @@ class MetadataFiles:
         changed = False
         for path in sorted(self._claim_folder(namespace, name).glob("*/metadata.json")):
             content = _read(path)
+            if content is None:
+                continue
             touched = False
             for found in (d for request in content["requests"] for d in request["devices"]):
                 if (found["pool"], found["name"]) != (pool, device):
@@ -107,6 +111,8 @@ class MetadataFiles:
         shutil.rmtree(self._claim_folder(namespace, name), ignore_errors=True)
         for path in self._cdi_folder.glob(f"{self._driver}_metadata_{uid}_*.json"):
             cdi.remove_spec(self._cdi_folder, path.name)
+        for unfinished in self._cdi_folder.glob(f".{self._driver}_metadata_{uid}_*.json.*"):
+            unfinished.unlink()  # A crash came before it had its right name.
 
     def _claim_folder(self, namespace: str, name: str) -> Path:
         return self._folder / f"{namespace}_{name}"
@@ -137,13 +143,16 @@ def _write_in_place(path: Path, content: Mapping[str, Any]) -> None:
         os.fchmod(descriptor, 0o644)
         file.write(text)
         file.truncate()
-        file.flush()
-        os.fsync(descriptor)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = msgspec.json.decode(_first(path.read_text()))
-    del content["apiVersion"]
+def _read(path: Path) -> dict[str, Any] | None:
+    """The content of a file; None when a power cut has spoilt it, until its claim is prepared anew."""
+    try:
+        content: dict[str, Any] = msgspec.json.decode(_first(path.read_text()))
+        del content["apiVersion"]
+    except (ValueError, KeyError, msgspec.DecodeError) as error:
+        logger.warning("%s is no device metadata: %s", path, error)
+        return None
     return content
 
 

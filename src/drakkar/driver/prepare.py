@@ -25,6 +25,8 @@ from drakkar.driver.holders import Holders
 from drakkar.driver.metadata import MetadataDevice, MetadataFiles
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
+from drakkar.plugin.failpoints import hit
+from drakkar.plugin.files import Lasts
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +129,7 @@ class Preparer:
             if isinstance(known, Record) and self._stands(known):
                 return [_to_wire(device) for device in known.devices]
             claim = self._claim(asked)
+            hit("claim-read")
             devices = self._devices(claim)
             record = Record(
                 claimUID=asked.uid,
@@ -140,19 +143,27 @@ class Preparer:
                 if refusal:
                     raise PrepareError(refusal)
                 self._checkpoints.save(record)
+            hit("prepare-recorded")
             answers = self._driver.prepare(claim, devices)
+            hit("device-prepared")
             if len(answers) != len(devices):
                 raise PrepareError(f"driver answered for {len(answers)} of {len(devices)} devices")
             outcomes = [Prepared(edits=a) if isinstance(a, cdi.ContainerEdits) else a for a in answers]
             self._write_status(claim, devices, outcomes)
+            hit("status-reported")
             prepared = self._write_cdi(asked.uid, record.devices, [outcome.edits for outcome in outcomes])
+            hit("cdi-written")
             prepared = [
                 msgspec.structs.replace(device, state=outcome.state)
                 for device, outcome in zip(prepared, outcomes, strict=True)
             ]
             if self._driver.metadata:
                 prepared = self._write_metadata(claim, devices, outcomes, prepared)
-            self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared))
+                hit("metadata-written")
+            # Without a state of the driver's own, the record before says as much after a power cut: prepare again.
+            lasts = Lasts.ALWAYS if any(device.state for device in prepared) else Lasts.OLD_OR_NEW
+            self._checkpoints.save(msgspec.structs.replace(record, state="prepared", devices=prepared), lasts=lasts)
+            hit("prepare-finished")
             return [_to_wire(device) for device in prepared]
 
     def _stands(self, record: Record) -> bool:
@@ -166,12 +177,17 @@ class Preparer:
         with self._locked(asked.uid):
             known = self._checkpoints.load(asked.uid)
             if known is None:
+                self._checkpoints.remove(asked.uid)  # What a crash has left of the first record.
                 return
             devices = known.devices if isinstance(known, Record) else []
             self._driver.unprepare(asked, devices)
+            hit("device-unprepared")
             cdi.remove_spec(self._cdi_folder, cdi.file_name(self._kind, asked.uid))
+            hit("cdi-removed")
             self.metadata.remove(asked.namespace, asked.name, asked.uid)
+            hit("metadata-removed")
             self._checkpoints.remove(asked.uid)
+            hit("record-removed")
             if self._unprepared is not None:
                 self._unprepared(asked.uid)
 

@@ -20,6 +20,7 @@ from drakkar.client.cache import Cache, Caches
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import After, Create, Patch, Write
 from drakkar.driver.pools import Pool, check_pool, plan_pool
+from drakkar.plugin.failpoints import hit
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,8 @@ class SlicePublisher:
         writes = plan_pool(self.driver, pool, existing, now=self._clock.time(), owner=self._owner)
         if self._awaits_creation(key, existing, writes):
             return [After(LOOK_AGAIN)]
+        if writes:
+            hit("slices-planned")
         return self._without_futile(key, existing, writes)
 
     def _awaits_creation(self, key: str, existing: Sequence[v1.ResourceSlice], writes: Sequence[Write]) -> bool:
@@ -151,6 +154,7 @@ class SlicePublisher:
         return [After(NEXT_ATTEMPT)]
 
     def _changed(self, event_type: str, old: v1.ResourceSlice | None, new: v1.ResourceSlice) -> None:
+        hit("slice-seen")
         self.trigger(new.spec.pool.name)
 
 

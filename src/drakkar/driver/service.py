@@ -31,6 +31,7 @@ from drakkar.driver.settings import NodeSettings
 from drakkar.plugin import wire
 from drakkar.plugin.cdi import ContainerEdits
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, boot_id
+from drakkar.plugin.failpoints import hit
 from drakkar.plugin.grpc_server import SocketServer, dra_services, health_services, registration_service
 from drakkar.plugin.sockets import dra_socket, registration_socket
 
@@ -81,6 +82,7 @@ class DriverService:
         self._loop = asyncio.get_running_loop()
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.publication.discover_until_it_works()
+        hit("devices-discovered")
         statuses = ClaimStatus(self.driver.name, self.settings.node_name, self._client, self._clock)
         self.preparer = Preparer(
             self.driver,
@@ -109,6 +111,7 @@ class DriverService:
         try:
             for server in servers:
                 await asyncio.to_thread(server.start)
+                hit("service-open")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.publication.run(), name=f"{self.driver.name}-slices")
                 group.create_task(self._watch_health(self.preparer, statuses), name=f"{self.driver.name}-health")
@@ -160,6 +163,7 @@ class DriverService:
     def _notified(self, status: wire.RegistrationStatus) -> None:
         if status.plugin_registered:
             logger.info("the kubelet registered driver %s", self.driver.name)
+            hit("driver-registered")
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self.registered.set)
         else:

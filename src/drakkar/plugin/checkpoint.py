@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from drakkar.plugin.files import remove, sync_folder, write_atomically
+from drakkar.plugin.files import Lasts, remove, sync_folder, write_atomically
 
 State = Literal["prepare-started", "prepared"]
 #: Brings the content of a record from one version to the next.
@@ -107,8 +107,8 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder)
 
-    def save(self, record: Record) -> Record:
-        """Write a record as one of this boot; returns it when it is durable.
+    def save(self, record: Record, *, lasts: Lasts = Lasts.ALWAYS) -> Record:
+        """Write a record as one of this boot; returns it when it is as durable as `lasts` says, never THIS_BOOT.
 
         Raises OSError, and CheckpointError when a newer program's record of the claim lies there.
         """
@@ -117,7 +117,7 @@ class Checkpoints:
         record = msgspec.structs.replace(record, bootID=self._boot)
         data = msgspec.json.encode(record).decode()
         envelope = _Envelope(schemaVersion=self._version, checksum=_checksum(self._version, data), data=data)
-        write_atomically(path, msgspec.json.encode(envelope), mode=0o600)
+        write_atomically(path, msgspec.json.encode(envelope), mode=0o600, lasts=lasts)
         return record
 
     def load(self, claim_uid: str) -> Record | Torn | None:

@@ -2,11 +2,25 @@
 
 import contextlib
 import os
+from enum import Enum
 from pathlib import Path
 
+from drakkar.plugin.failpoints import hit
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `content` and return once both the file and its name are durable.
+
+class Lasts(Enum):
+    """What a power cut may undo of a write. Every step less is a wait for the disk less."""
+
+    #: Nothing: the new content is there.
+    ALWAYS = "always"
+    #: The write: the content is the new one or the one before, whole.
+    OLD_OR_NEW = "old or new"
+    #: The content: for files that mean nothing after a new start of the machine. A killed process undoes nothing.
+    THIS_BOOT = "this boot"
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644, *, lasts: Lasts = Lasts.ALWAYS) -> None:
+    """Replace `path` by `content` and return once it is as durable as `lasts` says.
 
     The temporary file lies in the same folder under a name that begins with a dot, so that no reader of specs or
     checkpoints takes it for one. Raises OSError; then `path` is what it was before.
@@ -18,13 +32,16 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
             os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
-            os.fsync(descriptor)
+            if lasts is not Lasts.THIS_BOOT:
+                os.fsync(descriptor)
+        hit("file-unfinished")
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    if lasts is Lasts.ALWAYS:
+        sync_folder(path.parent)
 
 
 def remove(path: Path) -> bool:

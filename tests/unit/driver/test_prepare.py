@@ -113,6 +113,54 @@ def test_a_crash_between_is_taken_up_again(node: Node) -> None:
     assert node.driver.calls[-1] == "unprepare u1 []"
 
 
+def test_what_a_crash_leaves_under_a_name_of_its_own_goes_with_the_claim(node: Node, monkeypatch: Any) -> None:
+    def dies_at(count: int) -> None:
+        left = iter(range(count, 0, -1))
+
+        def hit(point: str) -> None:
+            if next(left, 0) == 1:
+                raise KeyboardInterrupt  # As a kill: nothing is tidied up.
+
+        monkeypatch.setattr("drakkar.plugin.files.hit", hit)
+
+    node.driver.metadata = True
+    # The first record, the file of the device, and the file that mounts its metadata.
+    for count in (1, 2, 3):
+        node.start("b1")
+        dies_at(count)
+        with pytest.raises(KeyboardInterrupt):
+            node.ask()
+        unfinished = [path for path in node.folder.glob("*/.*.new")]
+        assert len(unfinished) == 1, count
+        monkeypatch.undo()
+        node.start("b1")
+        assert node.leave() == ""
+        assert [path for path in node.folder.glob("*/*") if path.is_file()] == []
+
+
+def test_metadata_that_a_power_cut_has_spoilt_stops_nobody(node: Node) -> None:
+    node.driver.metadata = True
+    assert node.ask().error == ""
+    (file,) = node.folder.glob("dra-device-metadata/*/*/metadata.json")
+    files = node.preparer.metadata
+    assert files.update("", "c", "p", "d", {"drakkar.dev/health": {"string": "Degraded"}})
+    for spoilt in (b"", b"\xff\xfe", file.read_bytes()[:40]):
+        file.write_bytes(spoilt)
+        assert not files.update("", "c", "p", "d", {"drakkar.dev/health": None}), spoilt
+        node.start(f"b{len(spoilt)}")
+        assert node.ask().error == ""
+        assert b"metadata.resource.k8s.io" in file.read_bytes()
+
+
+def test_waits_for_the_disk_are_few(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr("drakkar.plugin.files.os.fsync", waits.append)
+    node.driver.metadata = True
+    assert node.ask().error == ""
+    # The first record with its name; the second is no worse than the first after a power cut.
+    assert len(waits) == 3
+
+
 def test_what_is_wrong_is_said(node: Node) -> None:
     assert node.ask("gone").error == "prepare of claim ns/gone: the claim does not exist"
     assert "replaced" in node.ask(uid="u2").error

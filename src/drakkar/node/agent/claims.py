@@ -24,10 +24,11 @@ from drakkar.api.objects import controller_of, key_of, namespace_of, pod_claim_n
 from drakkar.api.resource import v1
 from drakkar.api.tree import children, text
 from drakkar.client.client import Client
-from drakkar.node.agent.failpoints import hit
 from drakkar.node.agent.plugins import Plugins
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record, Torn
+from drakkar.plugin.failpoints import hit
+from drakkar.plugin.files import Lasts
 from drakkar.plugin.grpc_client import PluginError
 
 logger = logging.getLogger(__name__)
@@ -220,7 +221,9 @@ class Claims:
         record = self._records[uid]
         if record.state == "prepared" and uid in self._fresh:
             return
-        await self._save(msgspec.structs.replace(record, state="prepared"), _on_node(record))
+        # After a power cut drivers are asked again anyway, so the record before would do.
+        done = msgspec.structs.replace(record, state="prepared")
+        await self._save(done, _on_node(record), lasts=Lasts.OLD_OR_NEW)
         self._fresh.add(uid)
         hit("claim-prepared")
 
@@ -325,9 +328,9 @@ class Claims:
         if failed:
             raise ClaimProblem("; ".join(sorted(set(failed.values()))))
 
-    async def _save(self, record: Record, kept: _OnNode) -> Record:
+    async def _save(self, record: Record, kept: _OnNode, *, lasts: Lasts = Lasts.ALWAYS) -> Record:
         # In a thread, since it waits for the disk.
-        saved = await asyncio.to_thread(self._checkpoints.save, _with(record, kept))
+        saved = await asyncio.to_thread(self._checkpoints.save, _with(record, kept), lasts=lasts)
         self._records[record.claimUID] = saved
         return saved
 

@@ -16,6 +16,7 @@ import ipaddress
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -131,40 +132,28 @@ class BridgeNetwork:
         kept.write_text(str(self._port))
 
     def _make_bridge(self) -> None:
-        # Agents that start together on one machine must not find the same subnet free.
-        with _LOCK.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._find_or_make_bridge()
-
-    def _find_or_make_bridge(self) -> None:
-        links = {link["ifname"]: link for link in json.loads(_ip("-j", "address", "show"))}
-        known = links.get(self._bridge)
-        if known is None:
-            taken = [
-                ipaddress.IPv4Address(info["local"])
-                for link in links.values()
-                for info in link.get("addr_info", ())
-                if info.get("family") == "inet"
-            ]
-            wanted = [self._wanted] if self._wanted else _SPACE.subnets(new_prefix=24)
-            free = next((net for net in wanted if not any(ip in net for ip in taken)), None)
-            if free is None:
-                raise EnvironmentProblem(f"--pod-cidr: this machine has an address in {self._wanted or _SPACE} already")
-            self._subnet = free
-            self._gateway = str(self._subnet[1])
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("address", "add", f"{self._gateway}/{self._subnet.prefixlen}", "dev", self._bridge)
-        else:
-            # That of an earlier agent, with pods on it.
-            info = next(info for info in known["addr_info"] if info["family"] == "inet")
-            self._gateway = info["local"]
-            self._subnet = ipaddress.IPv4Network(f"{self._gateway}/{info['prefixlen']}", strict=False)
-            if self._wanted not in (None, self._subnet):
-                raise EnvironmentProblem(
-                    f"--pod-cidr {self._wanted}: pods of this root have addresses in {self._subnet} from before; end "
-                    f"them and remove their bridge: ip link delete {self._bridge}"
-                )
-        _ip("link", "set", self._bridge, "up")
+        with free_subnets(self._wanted or _SPACE, self._wanted.prefixlen if self._wanted else 24) as free:
+            links = {link["ifname"]: link for link in json.loads(_ip("-j", "address", "show"))}
+            known = links.get(self._bridge)
+            if known is None:
+                found = next(free, None)
+                if found is None:
+                    raise EnvironmentProblem(f"--pod-cidr: this machine is in {self._wanted or _SPACE} already")
+                self._subnet = found
+                self._gateway = str(self._subnet[1])
+                _ip("link", "add", self._bridge, "type", "bridge")
+                _ip("address", "add", f"{self._gateway}/{self._subnet.prefixlen}", "dev", self._bridge)
+            else:
+                # That of an earlier agent, with pods on it.
+                info = next(info for info in known["addr_info"] if info["family"] == "inet")
+                self._gateway = info["local"]
+                self._subnet = ipaddress.IPv4Network(f"{self._gateway}/{info['prefixlen']}", strict=False)
+                if self._wanted not in (None, self._subnet):
+                    raise EnvironmentProblem(
+                        f"--pod-cidr {self._wanted}: pods of this root have addresses in {self._subnet} from before; "
+                        f"end them and remove their bridge: ip link delete {self._bridge}"
+                    )
+            _ip("link", "set", self._bridge, "up")
 
     async def attach(self, pod: Object) -> Attachment:
         if at(pod, "spec", "hostNetwork"):
@@ -234,6 +223,23 @@ class BridgeNetwork:
         finally:
             writer.close()
             back.close()
+
+
+@contextlib.contextmanager
+def free_subnets(space: ipaddress.IPv4Network, prefix: int) -> Iterator[Iterator[ipaddress.IPv4Network]]:
+    """Parts of a space in which this machine has no address; nobody else chooses one as long as the block runs.
+
+    Raises ContainerProblem, OSError.
+    """
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        taken = [
+            ipaddress.IPv4Address(info["local"])
+            for link in json.loads(_ip("-j", "address", "show"))
+            for info in link.get("addr_info", ())
+            if info.get("family") == "inet"
+        ]
+        yield (part for part in space.subnets(new_prefix=prefix) if not any(address in part for address in taken))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -26,6 +26,8 @@ from drakkar.plugin import cdi
 from drakkar.version import __version__
 
 ROOT = "DRAKKAR_ROOT"
+#: Waits for SIGTERM or SIGINT and ends well, as the program of image `pause` does elsewhere.
+_PAUSE = "import signal as s; ends = {s.SIGINT, s.SIGTERM}; s.pthread_sigmask(s.SIG_BLOCK, ends); s.sigwait(ends)"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -46,7 +48,7 @@ class ProcessRuntime:
         arguments = texts(plan.container, "args")
         env = {"PATH": _PATH, "HOME": pwd.getpwuid(os.getuid()).pw_dir, **plan.env}
         if plan.image.pause and not command:
-            command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
+            command = [sys.executable, "-I", "-S", "-c", _PAUSE]
         if not command:
             raise ContainerProblem(
                 "CreateContainerConfigError",

@@ -30,7 +30,18 @@ LONGEST_ENTRY = 16 << 10
 LONGEST_BACKLOG = 4 << 20
 #: Seconds for output that something else than the container's first process still holds open.
 DRAIN = 2.0
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: Where a test lets a monitor die: whoever comes first to the point that stands in the file of this name takes the file
+#: away and kills itself.
+FAILPOINT = "DRAKKAR_MONITOR_FAILPOINT"
+POINTS = (
+    "monitor-listening",
+    "monitor-created",
+    "monitor-recorded",
+    "monitor-reported",
+    "monitor-ended",
+    "monitor-remembered",
+)
 
 
 class Log:
@@ -117,12 +128,14 @@ class Shim:
     def run(self):
         started = time.time()
         listener = self.listen()
+        hit("monitor-listening")
         try:
             pid = self.start()
         except (OSError, RuntimeError) as error:
             self.report({"error": str(error)})
             self.remember({"exitCode": 128, "error": str(error), "startedAt": started, "finishedAt": time.time()})
             return
+        hit("monitor-created")
         config = self.config
         state = {
             "identity": config["identity"],
@@ -134,12 +147,16 @@ class Shim:
             "socket": config["socket"],
         }
         write(config["state"], state)
+        hit("monitor-recorded")
         self.report({"pid": pid})
+        hit("monitor-reported")
         status = self.serve(pid, listener)
+        hit("monitor-ended")
         ended = {"exitCode": 128 - status if status < 0 else status, "startedAt": started, "finishedAt": time.time()}
         if status < 0:
             ended["signal"] = -status
         self.remember(ended)
+        hit("monitor-remembered")
 
     # The container.
 
@@ -190,7 +207,8 @@ class Shim:
         """Let a container runtime make the container; its first process becomes a child of this one."""
         import ctypes
 
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         config = self.config
         command = list(config["create"])
         console = None
@@ -200,7 +218,15 @@ class Shim:
             console.listen(1)
             command[-1:-1] = ["--console-socket", config["console"]]
         # The runtime's own complaints go to a file, since the container inherits the streams.
-        done = subprocess.run(command, stdin=streams[0], stdout=streams[1], stderr=streams[2], check=False)
+        done = subprocess.run(
+            command,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            check=False,
+            # It ends with this program: a container that appeared later would be nobody's.
+            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
         if done.returncode != 0:
             raise RuntimeError(_last_words(config["runtimeLog"]) or f"{command[0]} ended with {done.returncode}")
         if console is not None:
@@ -385,6 +411,18 @@ def start_time(pid):
         return 0
     # A zombie has ended.
     return 0 if fields[0] == b"Z" else int(fields[19])
+
+
+def hit(point):
+    """Die here, if a test wants that."""
+    path = os.environ.get(FAILPOINT)
+    if path:
+        with contextlib.suppress(OSError):
+            with open(path) as file:
+                wanted = file.read()
+            if wanted == point:
+                os.rename(path, path + ".met")
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _usual_signals():

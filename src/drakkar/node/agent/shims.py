@@ -203,8 +203,7 @@ async def start(
 ) -> Attempt:
     """Start a shim for what a runtime has laid out in ``folder``. Raises ContainerProblem with the shim's words."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Paths of sockets are short by nature, those of attempts are not.
-    short = sockets / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    short = _short(folder, sockets)
     config = Config(
         argv=made.argv,
         env=made.env,
@@ -239,6 +238,17 @@ async def start(
         await asyncio.to_thread(process.wait)
         raise ContainerProblem("CreateContainerError", words["error"])
     return Attempt(folder, msgspec.json.decode((folder / "state.json").read_bytes(), type=State), process)
+
+
+def forget(folder: Path, sockets: Path) -> None:
+    """Remove the sockets of an attempt, which a shim that was killed leaves; once nothing of it runs any more."""
+    for suffix in (".sock", ".tty"):
+        _short(folder, sockets).with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _short(folder: Path, sockets: Path) -> Path:
+    """Sockets of an attempt, without suffix: their paths are short by nature, those of attempts are not."""
+    return sockets / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
 
 
 def _spawn(folder: Path) -> subprocess.Popen[bytes]:

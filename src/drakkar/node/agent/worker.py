@@ -29,7 +29,6 @@ from drakkar.node.agent import mounts, shims
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
-from drakkar.node.agent.failpoints import hit
 from drakkar.node.agent.network import Attachment
 from drakkar.node.agent.podstatus import BACK_OFF, INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
 from drakkar.node.agent.probes import Probes
@@ -38,6 +37,7 @@ from drakkar.node.agent.shims import Attempt
 from drakkar.node.agent.streams import Session, StreamProblem, Wanted
 from drakkar.node.agent.volumes import VolumeProblem, Volumes
 from drakkar.plugin.cdi import CdiError
+from drakkar.plugin.failpoints import hit
 from drakkar.plugin.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -315,7 +315,7 @@ class Worker:
         folder = self._attempt_folder(slot)
         identity = self._identity(slot)
         # What a crash in the middle of a start has left.
-        await context.runtime.remove(identity, folder)
+        await self._erase(identity, folder)
         await asyncio.to_thread(shutil.rmtree, folder, True)
         folder.mkdir(parents=True)
         pod = self.current()
@@ -439,6 +439,9 @@ class Worker:
         if task is not None:
             task.cancel()
         slot.exit, slot.ready, slot.started = attempt.ended.result(), False, False
+        if attempt.orphaned():
+            # Its monitor died. The status says that it has ended, so it must not go on beside the pod's others.
+            self._do(self._signal(attempt, signal.SIGKILL))
         if slot.exit.exitCode != 0 and self._context.runtime.out_of_memory(attempt.state.identity):
             slot.exit = msgspec.structs.replace(slot.exit, outOfMemory=True)
         slot.message = _last_words(attempt.folder)
@@ -458,6 +461,8 @@ class Worker:
         attempt = self._attempts.pop(slot.name, None)
         if attempt is not None:
             await self._remove(attempt)
+        else:
+            await self._erase(self._identity(slot), self._attempt_folder(slot))
         slot.last, slot.last_identity, slot.exit, slot.started_at = slot.exit, slot.identity, None, None
         slot.number += 1
         slot.waiting = ("ContainerCreating", "")
@@ -469,7 +474,12 @@ class Worker:
         if attempt.orphaned():
             await self._signal(attempt, signal.SIGKILL)
         attempt.release()
-        await self._context.runtime.remove(attempt.state.identity, attempt.folder)
+        await self._erase(attempt.state.identity, attempt.folder)
+
+    async def _erase(self, identity: str, folder: Path) -> None:
+        """Nothing of an attempt is left but its folder; may be done again."""
+        await self._context.runtime.remove(identity, folder)
+        shims.forget(folder, self._context.paths.sockets)
 
     async def _signal(self, attempt: Attempt, number: int) -> None:
         if shims.start_time(attempt.state.pid) == attempt.state.pidStart:
@@ -532,7 +542,7 @@ class Worker:
             folder = self._attempt_folder(slot)
             if slot.name not in self._attempts and await asyncio.to_thread(folder.exists):
                 # Half made when the agent before this one stopped.
-                await context.runtime.remove(self._identity(slot), folder)
+                await self._erase(self._identity(slot), folder)
         self.quiet.set()
         hit("containers-gone")
         await context.claims.unprepare(self.uid)
@@ -619,7 +629,7 @@ class Worker:
         write_atomically(self._folder / "pod.json", msgspec.json.encode(self.pod), 0o600)
 
     async def _adopt(self) -> None:
-        """Take over what an earlier agent left running."""
+        """Take over what an earlier agent left running. A container that could not be made is made anew."""
         for slot in self._slots:
             folder = self._folder / "containers" / slot.name
             numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
@@ -636,7 +646,7 @@ class Worker:
                     # The agent may have died between making the container and starting it.
                     await self._context.runtime.started(found.state.identity, found.folder)
                 self._follow(slot, found)
-            elif found is not None:
+            elif found is not None and not found.error:
                 slot.started_at, slot.exit = found.startedAt, found
                 slot.message = _last_words(self._attempt_folder(slot))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from drakkar.plugin.cdi.spec import CdiDevice, CdiError, ContainerEdits, Spec, decode, encode, parse_device_id
-from drakkar.plugin.files import remove, write_atomically
+from drakkar.plugin.files import Lasts, remove, write_atomically
 
 DEFAULT_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
@@ -24,12 +24,15 @@ def file_name(kind: str, name: str = "") -> str:
 
 
 def write_spec(folder: Path, name: str, spec: Spec) -> Path:
-    """Write a spec as `folder/name` (made when absent); returns when it is durable. Raises OSError."""
+    """Write a spec as `folder/name` (made when absent), for this boot: after it everything is prepared anew.
+
+    Raises OSError.
+    """
     if Path(name).name != name or not name.endswith(".json") or name.startswith("."):
         raise CdiError(f"{name!r} is no name for a spec file, it must be NAME.json without a folder")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    write_atomically(path, encode(spec))
+    write_atomically(path, encode(spec), lasts=Lasts.THIS_BOOT)
     return path
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ pytest.importorskip("grpc", reason="needs the extra node")
 from drakkar.api.kinds import EVENT, POD
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is
+from drakkar.node.agent import shims
 from tests.support.agents import Cluster, cluster
 from tests.support.eventually import eventually
 from tests.unit.node.agent.test_thin_path import gone, log
@@ -155,6 +159,46 @@ def test_a_deaf_program_is_killed_when_its_grace_is_over(tmp_path: Path, root: P
         await site.client.delete(POD, "p", "default")
         assert not await gone(site, "p")
         await eventually(lambda: gone(site, "p"), bool)
+
+    play(tmp_path, root, scene)
+
+
+def test_a_container_ends_with_its_monitor(tmp_path: Path, root: Path) -> None:
+    async def scene(site: Cluster) -> None:
+        body = pod("p", container("one", "sleep 1000"), container("two", "sleep 1000"), restartPolicy="Never")
+        await site.client.create(POD, body)
+        await eventually(lambda: site.pod("p"), phase("Running"))
+        (file,) = await asyncio.to_thread(lambda: [*root.glob("pods/*/containers/one/0/state.json")])
+        state = json.loads(await asyncio.to_thread(file.read_bytes))
+        os.kill(state["shim"], signal.SIGKILL)
+        found = await eventually(lambda: site.pod("p"), lambda p: "terminated" in status_of(p, "one")["state"])
+        assert status_of(found, "one")["state"]["terminated"]["exitCode"] == 137
+        # The pod goes on with the other one, so the end of the pod does not see to it.
+        await eventually(lambda: asyncio.sleep(0, shims.start_time(state["pid"])), lambda begun: not begun)
+        assert found["status"]["phase"] == "Running"
+        await site.client.delete(POD, "p", "default")
+        await eventually(lambda: asyncio.to_thread(os.listdir, root / "s"), lambda left: not left)
+
+    play(tmp_path, root, scene)
+
+
+def test_a_container_that_could_not_be_made_is_made_by_the_next_agent(tmp_path: Path, root: Path) -> None:
+    async def scene(site: Cluster) -> None:
+        program = tmp_path / "late"
+        body = pod("p", {**container("one", ""), "command": [str(program)]}, restartPolicy="Never")
+        await site.client.create(POD, body)
+
+        def refused(found: Object) -> object:
+            return (status_of(found, "one").get("state", {}).get("waiting") or {}).get(
+                "reason"
+            ) == "CreateContainerError"
+
+        await eventually(lambda: site.pod("p"), refused)
+        await site.stop("agent")
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        await site.start_agent()
+        await eventually(lambda: site.pod("p"), phase("Succeeded"))
 
     play(tmp_path, root, scene)
 
