@@ -27,11 +27,16 @@ def read_objects(path: Path) -> list[Object]:
 async def apply(client: Client, obj: Object) -> str:
     """Create the object, or patch it when it exists; returns ``created`` or ``configured``.
 
-    Raises ApiError with the server's Status, UsageError for a kind this client does not know.
+    Raises ApiError with the server's Status, UsageError for a kind that the server does not have.
     """
-    kind = _BY_NAME.get((obj["apiVersion"], obj["kind"]))
+    version, word = obj["apiVersion"], obj["kind"]
+    kind = _BY_NAME.get((version, word))
     if kind is None:
-        raise UsageError(f"{obj['apiVersion']} {obj['kind']} is not known here; use kubectl apply for it")
+        from drakkar.controllers.discovery import find_kind  # takes all controllers with it
+
+        kind = await find_kind(client, version, word)
+    if kind is None:
+        raise UsageError(f"the server has no {word} in {version}; is its CustomResourceDefinition applied?")
     namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
     written = json.dumps(obj, separators=(",", ":"))
     metadata = {**obj["metadata"], "annotations": {**(obj["metadata"].get("annotations") or {}), LAST_APPLIED: written}}

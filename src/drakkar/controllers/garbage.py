@@ -6,8 +6,8 @@ in the background (its dependents go afterwards), in the foreground (finalizer
 ``foregroundDeletion``: blocking dependents first) and with orphans (finalizer ``orphan``: dependents
 lose the reference and stay).
 
-Owners of kinds that we do not watch are asked for live at the path that discovery names; an
-owner that cannot be asked for counts as alive.
+Owners of other kinds (custom resources above all) are asked for live at the path that discovery
+names, and their kind is watched from then on; an owner that cannot be asked for counts as alive.
 
 Source: spec/apiserver.md 5, Ownership.
 """
@@ -45,7 +45,7 @@ from drakkar.api.kinds import (
 from drakkar.api.meta import Object
 from drakkar.api.objects import finalizers_of, is_deleting, name_of, namespace_of, resource_version_of, uid_of
 from drakkar.client.cache import Cache, Caches
-from drakkar.client.writes import Delete, Patch, Record, Write
+from drakkar.client.writes import After, Delete, Patch, Record, Write
 from drakkar.controllers.common import BY_OWNER, Queue, live, owner_index, owner_references
 from drakkar.controllers.discovery import Server, find_kind
 
@@ -59,6 +59,8 @@ DEFAULT_KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 #: UIDs of absent owners that are remembered.
 REMEMBERED = 8192
+#: Seconds until an owner is asked for again whose kind is not watched yet: it may go before the watch begins.
+_AGAIN = 1.0
 
 
 class Garbage:
@@ -72,10 +74,13 @@ class Garbage:
         self._numbers = {(kind.group, kind.kind): number for number, kind in enumerate(self._kinds)}
         self._absent: OrderedDict[str, None] = OrderedDict()
         self._unknown: set[tuple[str, str]] = set()
+        #: Caches of kinds that somebody's owner is of, beside ours.
+        self._others: dict[Kind, Cache] = {}
 
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Subscribes to every kind."""
         self._queue = queue
+        self._all = caches
         # Listeners look into all caches, so all have to be there before the first one is called.
         self._caches: list[Cache] = [caches.of(kind, indexes={BY_OWNER: owner_index}) for kind in self._kinds]
         for number, cache in enumerate(self._caches):
@@ -103,6 +108,20 @@ class Garbage:
                 self._queue.add(self._key(number, new))
 
         return changed
+
+    def _watched(self, kind: Kind) -> bool:
+        """Whether we hear of the end of owners of this kind; if not, we shall."""
+        if (kind.group, kind.kind) in self._numbers:
+            return True
+        if kind not in self._others:
+            self._others[kind] = self._all.of(kind)
+            self._others[kind].subscribe(self._owner_changed)
+        return self._others[kind].synced.is_set()
+
+    def _owner_changed(self, event: str, old: Any, new: Any) -> None:
+        if event == "DELETED" and old is not None:
+            self._remember_absent(uid_of(old))
+            self._wake_dependents(uid_of(old))
 
     @staticmethod
     def _key(number: int, obj: Any) -> str:
@@ -197,6 +216,7 @@ class Garbage:
         alive: list[Object] = []
         waiting: list[Object] = []
         dead: set[str] = set()
+        again: list[Write] = []
         for reference in owner_references(obj):
             owner_kind = await self._kind_of(reference)
             if owner_kind is None:
@@ -205,6 +225,8 @@ class Garbage:
             if owner_kind.namespaced and not kind.namespaced:
                 message = f"ownerRef {reference['kind']}/{reference['name']} is namespaced, its dependent is not"
                 return [Record(kind, obj, "Warning", "OwnerRefInvalidNamespace", message)]
+            if not self._watched(owner_kind):
+                again = [After(_AGAIN)]
             owner = await self._owner(owner_kind, reference, namespace_of(obj))
             if owner is None:
                 dead.add(reference["uid"])
@@ -214,7 +236,7 @@ class Garbage:
                 alive.append(reference)
         if alive:
             gone = dead | {reference["uid"] for reference in waiting}
-            return [_without_owners(kind, obj, gone)] if gone else []
+            return [*([_without_owners(kind, obj, gone)] if gone else []), *again]
         if not dead and not waiting:
             return []
         foreground = bool(waiting) and any(True for _ in self._dependents(uid_of(obj)))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakkar.api.kinds import CONFIGMAP, JOB, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import CONFIGMAP, DEPLOYMENT, JOB, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.client.writes import Delete
 from drakkar.controllers.garbage import Garbage
 from tests.unit.controllers.objects import claim, job, node, pod, slice_
@@ -146,6 +146,32 @@ def test_owner_of_another_kind_is_found_by_discovery(world: World) -> None:
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u", "controller": True}
     world.create(CONFIGMAP, with_owner({"metadata": {"name": "c"}}, reference))
     Harness(world, build).settle()
+    assert world.all(CONFIGMAP) == []
+
+
+def test_owner_of_another_kind_is_heard_of_when_it_goes(world: World) -> None:
+    owner = world.create(DEPLOYMENT, {"metadata": {"name": "d", "namespace": "default"}})
+    world.create(CONFIGMAP, with_owner({"metadata": {"name": "c"}}, owned_by(DEPLOYMENT, owner)))
+    harness = Harness(world, lambda world: [Garbage(Server(world), [CONFIGMAP])])  # type: ignore[arg-type]
+    harness.settle()
+    assert len(world.all(CONFIGMAP)) == 1
+    world.delete(Delete(DEPLOYMENT, "default", "d"))
+    harness.settle()
+    assert world.all(CONFIGMAP) == []
+
+
+def test_owner_of_another_kind_is_asked_for_again_until_it_is_watched(world: World) -> None:
+    owner = world.create(DEPLOYMENT, {"metadata": {"name": "d", "namespace": "default"}})
+    world.create(CONFIGMAP, with_owner({"metadata": {"name": "c"}}, owned_by(DEPLOYMENT, owner)))
+    harness = Harness(world, lambda world: [Garbage(Server(world), [CONFIGMAP])])  # type: ignore[arg-type]
+    world.caches.of(DEPLOYMENT).synced.clear()
+    harness.settle()
+    # It goes before the watch has begun.
+    world.caches.of(DEPLOYMENT).subscribers.clear()
+    world.delete(Delete(DEPLOYMENT, "default", "d"))
+    harness.settle()
+    assert len(world.all(CONFIGMAP)) == 1
+    harness.advance(1.0)
     assert world.all(CONFIGMAP) == []
 
 

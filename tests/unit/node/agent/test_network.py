@@ -90,7 +90,7 @@ def test_agents_that_start_together_have_subnets_of_their_own(root: Path, networ
         with pytest.raises(EnvironmentProblem, match=r"from before; end them .* ip link delete dk"):
             await other.open()
         same = BridgeNetwork(root / "same", "", ("", 0), subnet=ipaddress.IPv4Network("10.89.0.0/16"))
-        with pytest.raises(EnvironmentProblem, match=r"an address in 10.89.0.0/16 already"):
+        with pytest.raises(EnvironmentProblem, match=r"is in 10.89.0.0/16 already"):
             await same.open()
 
     asyncio.run(run())
