@@ -16,19 +16,24 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from drakkar.api.errors import UsageError
 from drakkar.api.exposition import family
+from drakkar.api.meta import Object
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
 from drakkar.client import Client, Election
 from drakkar.client.clock import SystemClock
+from drakkar.client.endpoints import address_for, lead_here
 from drakkar.client.health import address_of, serving
 
 logger = logging.getLogger(__name__)
+
+#: Where the webhook that judges allocations is served.
+GUARD_PATH = "/guard"
 
 
 class Part(Protocol):
@@ -45,10 +50,12 @@ class Replica:
     """One process of a component: what of it works or stands by just now."""
 
     def __init__(self, args: argparse.Namespace, client: Client, lease: str, make: Callable[[Client], Part]):
-        self._client = client
+        self.client = client
         self._make = make
         self._part = make(client)
         self._fresh = True
+        #: What else the replica that works has to do, as long as the part works.
+        self.besides: Callable[[Part], Coroutine[Any, Any, None]] | None = None
         self._elects: bool = args.leader_elect
         self._election = Election(
             client,
@@ -66,6 +73,15 @@ class Replica:
         """Whether this replica is the one that works."""
         return not self._elects or self._election.leads.is_set()
 
+    @property
+    def part(self) -> Part:
+        """What works or stands by just now."""
+        return self._part
+
+    def is_sure(self) -> bool:
+        """Whether no other replica can be at work just now."""
+        return not self._elects or self._election.is_sure()
+
     def missing(self) -> str:
         """What the replica still waits for; empty when it is ready to work."""
         stands_by = hasattr(self._part, "stand_by")
@@ -81,7 +97,7 @@ class Replica:
     async def run(self) -> None:
         """Works, whenever it is this replica's turn, until cancelled."""
         if not self._elects:
-            await self._part.run()
+            await self._work()
             return
         stand_by = getattr(self._part, "stand_by", None)
         following = asyncio.create_task(stand_by(), name="standing-by") if stand_by is not None else None
@@ -98,9 +114,15 @@ class Replica:
     async def _work(self) -> None:
         if not self._fresh:
             # What an earlier term had decided and not written is void.
-            self._part = self._make(self._client)
+            self._part = self._make(self.client)
         self._fresh = False
-        await self._part.run()
+        besides = asyncio.create_task(self.besides(self._part), name="besides") if self.besides is not None else None
+        try:
+            await self._part.run()
+        finally:
+            if besides is not None:
+                besides.cancel()
+                await asyncio.gather(besides, return_exceptions=True)
 
 
 def _forever(
@@ -108,7 +130,7 @@ def _forever(
     what: str,
     lease: str,
     make: Callable[[Client], Part],
-    beside: Callable[[], contextlib.AbstractAsyncContextManager[str]] = lambda: contextlib.nullcontext(""),
+    beside: Callable[[Replica], contextlib.AbstractAsyncContextManager[str]] = lambda _: contextlib.nullcontext(""),
 ) -> int:
     """Runs a component until a signal; ``beside`` is what every replica serves, leading or not, and gives its URL."""
     # Alone in its terminal, a component says when it cannot reach its server.
@@ -122,7 +144,7 @@ def _forever(
             loop.add_signal_handler(number, ended.set)
         async with targeted(args) as client:
             replica = Replica(args, client, lease, make)
-            async with serving(address, replica.missing, replica.metrics) as url, beside() as webhook:
+            async with serving(address, replica.missing, replica.metrics) as url, beside(replica) as webhook:
                 print(f"{what} at work; Ctrl-C stops it", flush=True)
                 if url:
                     print(f"health and metrics at {url}", flush=True)
@@ -148,8 +170,8 @@ def scheduler(args: argparse.Namespace) -> int:
 
     if bool(args.webhook) != bool(args.tls_cert) or bool(args.webhook) != bool(args.tls_key):
         raise UsageError("--webhook, --tls-cert and --tls-key belong together: an API server calls by HTTPS only")
-    if args.webhook and args.mode == "own":
-        raise UsageError("--webhook gates pods, which --mode own leaves alone: use --mode gate")
+    if args.guard_service and not args.webhook:
+        raise UsageError("--guard-service leads to the webhook, which is not served: add --webhook")
     kind = GateScheduler if args.mode == "gate" else Scheduler
 
     def make(client: Client) -> Scheduler:
@@ -159,24 +181,45 @@ def scheduler(args: argparse.Namespace) -> int:
             scheduler_names={args.scheduler_name},
             policy=args.policy,
             binding_timeout=args.binding_timeout,
+            guards=bool(args.webhook),
         )
 
-    return _forever(args, "scheduler", f"drakkar-scheduler-{args.scheduler_name}", make, lambda: _webhook(args))
+    lease = f"drakkar-scheduler-{args.scheduler_name}"
+    return _forever(args, "scheduler", lease, make, functools.partial(_webhook, args))
 
 
 @contextlib.asynccontextmanager
-async def _webhook(args: argparse.Namespace) -> AsyncIterator[str]:
-    """Serves the webhook that gates pods, where it is asked for; it knows nothing, so every replica may answer."""
+async def _webhook(args: argparse.Namespace, replica: Replica) -> AsyncIterator[str]:
+    """Serves the webhooks, where that is asked for: any replica says which pods are gated, the leader is the guard."""
     from drakkar.client import admission
-    from drakkar.scheduler.webhook import review
+    from drakkar.scheduler import Scheduler
+    from drakkar.scheduler.webhook import review, review_allocation
 
     address = address_of(args.webhook)
     if address is None:
         yield ""
         return
+
+    def judge(asked: Object) -> Object:
+        part = replica.part
+        assert isinstance(part, Scheduler)
+        if not replica.is_sure() or not part.guard.opened.is_set():
+            raise admission.NotHere("this replica does not lead, or not yet: the leader alone knows what is taken")
+        return review_allocation(part.guard, asked)
+
     host, port = address
-    asked = functools.partial(review, args.scheduler_name)
-    async with admission.serving(asked, host, port, Path(args.tls_cert), Path(args.tls_key)) as bound:
+    reviews: dict[str, admission.Review] = {GUARD_PATH: judge}
+    if args.mode == "gate":
+        reviews["/"] = functools.partial(review, args.scheduler_name)
+    async with admission.serving(reviews, host, port, Path(args.tls_cert), Path(args.tls_key)) as bound:
+        if args.guard_service:
+            here = address_for(args.guard_service, args.pod_ip or os.environ.get("POD_IP", ""), bound)
+
+            async def lead(part: Part) -> None:
+                assert isinstance(part, Scheduler)
+                await lead_here(replica.client, SystemClock(), here, part.guard.opened)
+
+            replica.besides = lead
         yield f"https://{host}:{bound}/"
 
 

@@ -36,6 +36,7 @@ def build() -> argparse.ArgumentParser:
     _up(commands)
     _demo(commands)
     _test(commands)
+    _fence(commands)
     _batch_tools(commands)
     _explain(commands)
     _verify(commands)
@@ -329,6 +330,26 @@ The form of a file and of an answer: docs/reference/cel.md.""",
     command.add_argument("files", nargs="+", metavar="FILE", help="case file (devices, cases); may end in .gz")
 
 
+def _fence(commands: _Sub) -> None:
+    command = _command(
+        commands,
+        "fence",
+        "fence:run",
+        "keep other schedulers off the devices of a driver",
+        """\
+examples:
+  drakkar fence gpu.example.com              from now on only Drakkar gives its devices away
+  drakkar fence                              which fences there are
+  drakkar fence --remove gpu.example.com     kube-scheduler may again
+
+A fence is a DeviceTaintRule (taint drakkar.dev/managed:NoSchedule) that Drakkar ignores. What runs is left alone, and
+pods whose claims Drakkar has allocated are bound by any scheduler. docs/how-to/beside-kube-scheduler.md tells when.""",
+    )
+    command.add_argument("drivers", nargs="*", metavar="DRIVER", help="name of a DRA driver, as in ResourceSlices")
+    command.add_argument("--remove", action="store_true", help="take the fences of these drivers away")
+    _target(command)
+
+
 def _explain(commands: _Sub) -> None:
     command = _command(
         commands,
@@ -556,7 +577,8 @@ examples:
   drakkar scheduler --mode own                     pods with schedulerName: drakkar only
   drakkar scheduler --metrics-bind-address :10259  in a pod; start several: one works, the others stand by
   drakkar scheduler --webhook :8443 --tls-cert tls.crt --tls-key tls.key
-                                                   gates pods of namespaces labelled drakkar.dev/gate=enabled
+                                                   gates pods of namespaces labelled drakkar.dev/gate=enabled,
+                                                   and keeps other schedulers off devices that are taken
 
 A gated pod (scheduling gate drakkar.dev/allocation) gets its devices here and is bound by its own scheduler, for
 most the cluster's; docs/how-to/beside-kube-scheduler.md tells how. A pod with our scheduler name is bound here.
@@ -578,10 +600,22 @@ SIGTERM hands the Lease over at once; docs/reference/scheduler.md tells what is 
         "--webhook",
         default="",
         metavar="HOST:PORT",
-        help="serve the admission webhook that gates pods there, by HTTPS",
+        help="serve the admission webhooks there, by HTTPS: / gates pods (mode gate), /guard judges allocations",
     )
     command.add_argument("--tls-cert", metavar="FILE", help="certificate of the webhook, PEM")
     command.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
+    command.add_argument(
+        "--guard-service",
+        default="",
+        metavar="NAMESPACE/NAME",
+        help="Service without selector that this replica leads to itself while it works: only the leader can judge",
+    )
+    command.add_argument(
+        "--pod-ip",
+        default="",
+        metavar="IP",
+        help="where the Service leads to (default: the environment's POD_IP)",
+    )
     command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
     command.add_argument(
         "--binding-timeout",

@@ -115,9 +115,8 @@ def test_behind_an_api_server(tmp_path: Path) -> None:
 def test_what_the_webhook_needs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scheduler", "--webhook", "127.0.0.1:0"]) == 2
     assert "--webhook, --tls-cert and --tls-key belong together" in capsys.readouterr().err
-    files = ["--tls-cert", "none", "--tls-key", "none"]
-    assert main(["scheduler", "--mode", "own", "--webhook", "127.0.0.1:0", *files]) == 2
-    assert "use --mode gate" in capsys.readouterr().err
+    assert main(["scheduler", "--guard-service", "a/b"]) == 2
+    assert "--guard-service leads to the webhook, which is not served: add --webhook" in capsys.readouterr().err
 
 
 def test_what_is_no_review_is_refused(tmp_path: Path) -> None:

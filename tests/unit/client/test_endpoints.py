@@ -1,0 +1,56 @@
+"""A Service that leads to one process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from drakkar.api.errors import UsageError
+from drakkar.client import SystemClock
+from drakkar.client.endpoints import ENDPOINTSLICE, address_for, lead_here
+from tests.support.eventually import eventually, memory_plane
+
+
+@pytest.mark.parametrize(
+    ("service", "ip", "said"),
+    [
+        ("guard", "10.0.0.1", "use NAMESPACE/NAME"),
+        ("a/b/c", "10.0.0.1", "use NAMESPACE/NAME"),
+        ("a/b", "", "set POD_IP"),
+        ("a/b", "localhost", "is no IP address"),
+    ],
+)
+def test_what_is_no_address(service: str, ip: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        address_for(service, ip, 1)
+
+
+def test_the_last_one_to_lead_has_the_service() -> None:
+    async def story() -> None:
+        async with memory_plane() as client:
+            clock, ready = SystemClock(), asyncio.Event()
+
+            async def leads_to() -> list[str]:
+                found = (await client.list(ENDPOINTSLICE, "default")).items
+                return [
+                    f"{address}:{port['port']}"
+                    for obj in found
+                    if obj["metadata"]["labels"]["kubernetes.io/service-name"] == "guard"
+                    for endpoint in obj["endpoints"]
+                    for address in endpoint["addresses"]
+                    for port in obj["ports"]
+                ]
+
+            first = asyncio.create_task(lead_here(client, clock, address_for("default/guard", "10.0.0.1", 7), ready))
+            await asyncio.sleep(0.05)
+            assert await leads_to() == []
+            ready.set()
+            await eventually(leads_to, lambda found: found == ["10.0.0.1:7"])
+            first.cancel()
+            second = asyncio.create_task(lead_here(client, clock, address_for("default/guard", "10.0.0.2", 8), ready))
+            await eventually(leads_to, lambda found: found == ["10.0.0.2:8"])
+            second.cancel()
+            await asyncio.gather(first, second, return_exceptions=True)
+
+    asyncio.run(story())
