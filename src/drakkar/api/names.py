@@ -102,6 +102,8 @@ ALLOCATION_LOST: Final = "drakkar.dev/AllocationLost"
 PODS_PER_NODE: Final = "drakkar.dev/pods-per-node"
 """Annotation: how many pods of one group may share a node."""
 HOLLOW: Final = "drakkar.dev/hollow"
+#: Label of what a case creates on a cluster (`drakkar test --kubeconfig`); its value names the run.
+CASE: Final = "drakkar.dev/case"
 """Annotation of a hollow Node that names its fault (``failed``, ``slow``)."""
 DRAWN_FROM: Final = "drawn-from.drakkar.dev"
 """Domain of device attributes that tie a capacity to a counter; see :mod:`drakkar.api.resource.drawn`."""

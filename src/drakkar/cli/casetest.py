@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drakkar.api.errors import UsageError
+from drakkar.cli.target import connect, kubeconfig_of
+
+if TYPE_CHECKING:
+    from drakkar.insight.cases import CaseResult
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,21 +32,32 @@ def _cases(path: Path) -> list[Path]:
 
 
 async def _run(folders: list[Path], args: argparse.Namespace) -> int:
-    from drakkar.cli.plane import case_plane, cluster_plane
-    from drakkar.insight.cases import run_case
-
-    factory = cluster_plane(Path(args.kubeconfig)) if args.kubeconfig else case_plane
     passed = failed = 0
-    for folder in folders:
-        misses: list[str] = []
-        for seed in (None, *range(1, args.shuffle + 1)):
-            result = await run_case(folder, shuffle_seed=seed, plane_factory=factory)
-            misses += [f"{miss} (shuffle {seed})" if seed is not None else miss for miss in result.misses]
-        if misses:
-            failed += 1
-            print(f"FAIL {folder.name}: {'; '.join(misses)}", flush=True)
-        else:
-            passed += 1
-            print(f"ok   {folder.name}", flush=True)
+    async with _plays(args) as play:
+        for folder in folders:
+            misses: list[str] = []
+            for seed in (None, *range(1, args.shuffle + 1)):
+                result = await play(folder, seed)
+                misses += [f"{miss} (shuffle {seed})" if seed is not None else miss for miss in result.misses]
+            if misses:
+                failed += 1
+                print(f"FAIL {folder.name}: {'; '.join(misses)}", flush=True)
+            else:
+                passed += 1
+                print(f"ok   {folder.name}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+@contextlib.asynccontextmanager
+async def _plays(args: argparse.Namespace) -> AsyncIterator[Callable[[Path, int | None], Awaitable[CaseResult]]]:
+    """What runs a case in an order: on a plane of its own, or as a guest on the cluster that is named."""
+    from drakkar.cli.plane import case_plane
+    from drakkar.insight.cases import read_case, run_case
+    from drakkar.insight.guest import visit
+
+    if not args.kubeconfig:
+        yield lambda folder, seed: run_case(folder, shuffle_seed=seed, plane_factory=case_plane)
+        return
+    async with connect(kubeconfig_of(args)) as client:
+        yield lambda folder, seed: visit(client, read_case(folder, seed), scheduler_name=args.scheduler_name)

@@ -17,6 +17,7 @@ _TOP = """\
 Dynamic Resource Allocation for Kubernetes: devices, claims, scheduling, healing.
 
   drakkar demo tpu               watch a 16-chip job survive the death of a host
+  drakkar demo mesh              see what an NVLink domain of four nodes gives to a job
   drakkar up --fleet tpu-16      the same cluster for yourself; then use kubectl
   drakkar test cases/            check your own cases (cluster, workload, expectation)
   drakkar explain my-pod         why does it wait, and what would help
@@ -235,15 +236,14 @@ def _api_server(command: argparse.ArgumentParser) -> None:
 
 
 def _demo(commands: _Sub) -> None:
+    demo = _command(commands, "demo", "demo:run", "run a story unattended and say whether every step was seen")
+    stories = demo.add_subparsers(title="stories", required=True, metavar="STORY")
     command = _command(
-        commands,
-        "demo",
+        stories,
+        "tpu",
         "demo:run",
-        "run a story unattended and say whether every step was seen",
+        "a 16-chip job on 16 hosts x 4 chips loses a host and comes back on a healthy slice",
         """\
-stories:
-  tpu    a 16-chip job on 16 hosts x 4 chips loses a host and comes back on a healthy slice
-
 A second process that holds only the kubeconfig watches; exit 0 only if it saw each step.
 
 On a cluster of your own, of which these run: `drakkar node hollow --fleet tpu-16`, `drakkar driver run tpu`,
@@ -252,14 +252,13 @@ On a cluster of your own, of which these run: `drakkar node hollow --fleet tpu-1
   drakkar demo tpu --kubeconfig admin.conf --mode own    pods with schedulerName: drakkar
 docs/how-to/on-a-cluster.md tells it step by step.""",
     )
-    command.add_argument("story", choices=("tpu",), help="which story")
     command.add_argument("--kubeconfig", metavar="FILE", help="play on this cluster instead of a plane of its own")
     command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     command.add_argument(
         "--namespace",
         default="",
         metavar="NS",
-        help="where to play on that cluster; emptied before, gone after (default: drakkar-demo)",
+        help="where to play on that cluster; made for it and deleted afterwards (default: drakkar-demo)",
     )
     command.add_argument(
         "--mode",
@@ -282,6 +281,28 @@ docs/how-to/on-a-cluster.md tells it step by step.""",
     )
     command.add_argument("--json", metavar="FILE", help="write timeline and figures as JSON")
     _plane(command, lease=1, period=0.25, grace=4)
+    command = _command(
+        stories,
+        "mesh",
+        "demo_mesh:run",
+        "4 nodes x 4 GPUs: an MPI job measures all pairs, in one NVLink domain and without it",
+        """\
+Four node agents with runc on this machine, each in a network of its own, with fake GB200; the claims of a pod decide
+whose memory its ranks can map. Needs root, runc, iproute2 and Debian's MPI; says what is missing. No GPU is used.
+Exit 0 only if all pairs are uniform with the domain, other nodes are slow without it, and no pod without the channel
+reaches the fabric. Ctrl-C ends everything. What is real in it: docs/how-to/mesh-demo.md.""",
+    )
+    command.add_argument(
+        "--megabytes", type=int, choices=range(1, 9), default=4, metavar="N", help="of one copy, 1 to 8 (4)"
+    )
+    command.add_argument(
+        "--patience", type=_seconds, default=120, metavar="S", help="how long each step may take (120 s)"
+    )
+    command.add_argument("--json", metavar="FILE", help="write all figures as JSON")
+    command.add_argument("--logs", metavar="DIR", help="keep what agents and drivers print, a file for each")
+    command.add_argument(
+        "--hold", action="store_true", help="let the nodes stay afterwards and print how kubectl reaches them"
+    )
 
 
 def _test(commands: _Sub) -> None:
@@ -290,11 +311,24 @@ def _test(commands: _Sub) -> None:
         "test",
         "casetest:run",
         "run cases (cluster.yaml, workload.yaml, expect.yaml) and compare the outcome",
-        "One line per case, the total last; exit 1 on a miss. The format: docs/reference/cases.md.",
+        """\
+examples:
+  drakkar test cases/ --shuffle 5                                 each on a plane in memory of its own
+  drakkar test cases/ --kubeconfig F --scheduler-name drakkar     on a cluster, one after the other
+
+One line per case, the total last; exit 1 on a miss. The format: docs/reference/cases.md.
+On a cluster a case gets namespaces of its own and is deleted afterwards. Its nodes and slices are created there, so
+take one for tests. A controller that makes claims and the scheduler to be tested have to be at work.""",
     )
     command.add_argument("paths", nargs="+", metavar="PATH", help="a case folder, or a folder of case folders")
     command.add_argument("--shuffle", type=int, default=0, metavar="N", help="also run each case in N shuffled orders")
-    command.add_argument("--kubeconfig", metavar="F", help="against this cluster instead of an in-process plane")
+    command.add_argument("--kubeconfig", metavar="F", help="on this cluster instead of a plane in memory")
+    command.add_argument(
+        "--scheduler-name",
+        default="",
+        metavar="NAME",
+        help="with --kubeconfig: spec.schedulerName of pods that name none (default: they name none)",
+    )
 
 
 def _batch_tools(commands: _Sub) -> None:

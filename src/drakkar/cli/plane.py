@@ -30,7 +30,7 @@ from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.tokens import signing_key
 from drakkar.cli.backup import ETCD_NOTE
-from drakkar.client import Client, MemoryTransport, kubeconfig
+from drakkar.client import Client, MemoryTransport
 from drakkar.client.clock import SystemClock
 from drakkar.store import SharedBackend
 
@@ -474,17 +474,3 @@ async def case_plane() -> AsyncIterator[Client]:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await server.close()
-
-
-def cluster_plane(config: Path) -> Callable[[], contextlib.AbstractAsyncContextManager[Client]]:
-    """A factory of clients for an existing cluster."""
-
-    @contextlib.asynccontextmanager
-    async def plane() -> AsyncIterator[Client]:
-        client = Client(kubeconfig.load(config).transport())
-        try:
-            yield client
-        finally:
-            await client.close()
-
-    return plane

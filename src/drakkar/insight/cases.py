@@ -97,9 +97,12 @@ async def run_case(folder: Path, *, plane_factory: PlaneFactory, shuffle_seed: i
 
 
 async def play(case: Case, client: Client) -> CaseResult:
-    """Create what the case says and compare. Whoever has brought about a part of its cluster leaves that part out."""
+    """Create what the case says and compare. Whoever has brought about a part of its cluster leaves that part out.
+
+    Of the pods on the server only those in namespaces of the workload are looked at.
+    """
     result = CaseResult(case.name)
-    run = _Run(client, case.expect, result.misses)
+    run = _Run(client, case, result.misses)
     for obj in case.cluster:
         await run.create(obj)
     for obj in case.workload:
@@ -111,46 +114,55 @@ async def play(case: Case, client: Client) -> CaseResult:
     return result
 
 
-class _Run:
-    """One case in progress."""
+class ServedKinds:
+    """Kinds by the words of a manifest: those that are known here, others as the server describes them."""
 
-    def __init__(self, client: Client, expect: dict[str, Any], misses: list[str]):
-        self.client = client
-        self.expect = expect
-        self.misses = misses
-        self.errors: dict[tuple[str, str], ApiError] = {}
-        self.kinds: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in kinds.KINDS}
-        #: Why a pod waited when its turn was over: later pods may take what it could not use.
-        self.pending: dict[str, Explanation] = {}
+    def __init__(self, client: Client):
+        self._client = client
+        self._kinds: dict[tuple[str, str], Kind] = {(kind.api_version, kind.kind): kind for kind in kinds.KINDS}
 
-    async def create(self, obj: Object) -> None:
-        kind = await self._kind(obj)
-        body = roomy(obj) if kind is kinds.NODE else obj
-        namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
-        try:
-            await self.client.create(kind, body, namespace=namespace)
-        except ApiError as error:
-            self.errors[(obj["kind"], obj["metadata"]["name"])] = error
-
-    async def _kind(self, obj: Object) -> Kind:
+    async def of(self, obj: Object) -> Kind:
+        """The kind of the object; raises UsageError when the server has none of that name."""
         key = (str(obj["apiVersion"]), str(obj["kind"]))
-        known = self.kinds.get(key)
+        known = self._kinds.get(key)
         if known is None:
-            known = self.kinds[key] = await self._discovered(*key)
+            known = self._kinds[key] = await self._discovered(*key)
         return known
 
     async def _discovered(self, api_version: str, name: str) -> Kind:
-        """What the server says of a kind that cases do not know by themselves."""
         group, _, version = api_version.rpartition("/")
         for kind in kinds.KINDS:
             if (kind.group, kind.kind) == (group, name):
                 return Kind(group, version, name, kind.plural, kind.namespaced)
         path = f"/apis/{api_version}" if group else f"/api/{version}"
         with contextlib.suppress(ApiError):
-            for resource in json.loads((await self.client.send("GET", path)).body).get("resources") or ():
+            for resource in json.loads((await self._client.send("GET", path)).body).get("resources") or ():
                 if resource["kind"] == name and "/" not in resource["name"]:
                     return Kind(group, version, name, resource["name"], bool(resource["namespaced"]))
         raise UsageError(f"{api_version} {name}: no such kind on the server; it cannot be part of a case")
+
+
+class _Run:
+    """One case in progress."""
+
+    def __init__(self, client: Client, case: Case, misses: list[str]):
+        self.client = client
+        self.expect = case.expect
+        self.misses = misses
+        self.errors: dict[tuple[str, str], ApiError] = {}
+        self.kinds = ServedKinds(client)
+        self.namespaces = {obj["metadata"].get("namespace", "default") for obj in case.workload}
+        #: Why a pod waited when its turn was over: later pods may take what it could not use.
+        self.pending: dict[str, Explanation] = {}
+
+    async def create(self, obj: Object) -> None:
+        kind = await self.kinds.of(obj)
+        body = roomy(obj) if kind is kinds.NODE else obj
+        namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
+        try:
+            await self.client.create(kind, body, namespace=namespace)
+        except ApiError as error:
+            self.errors[(obj["kind"], obj["metadata"]["name"])] = error
 
     async def settle(self, pod: Object) -> None:
         """Until the pod has a node, or the scheduler has said why not and would say so again; not while it is gated."""
@@ -205,7 +217,7 @@ class _Run:
         """Compare the pods, groups, relations and quota usage."""
         await self._started()
         world = await read(self.client)
-        pods = {objects.name_of(obj): obj for obj in world if obj["kind"] == "Pod"}
+        pods = {objects.name_of(obj): obj for obj in world if obj["kind"] == "Pod" and self._is_ours(obj)}
         claims = {objects.key_of(obj): obj for obj in world if obj["kind"] == "ResourceClaim"}
         held = {name: [*_devices(pod, claims)] for name, pod in pods.items()}
         started = {name for name, pod in pods.items() if objects.pod_node(pod)}
@@ -231,12 +243,13 @@ class _Run:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GRACE
         while loop.time() < deadline:
-            placed = {
-                objects.name_of(pod) for pod in (await self.client.list(kinds.POD)).items if objects.pod_node(pod)
-            }
-            if wanted <= placed:
+            pods = [pod for pod in (await self.client.list(kinds.POD)).items if self._is_ours(pod)]
+            if wanted <= {objects.name_of(pod) for pod in pods if objects.pod_node(pod)}:
                 return
             await asyncio.sleep(POLL)
+
+    def _is_ours(self, pod: Object) -> bool:
+        return objects.namespace_of(pod) in self.namespaces
 
     def _pod(self, entry: dict[str, Any], pods: dict[str, Object], held: dict[str, list[_Device]]) -> None:
         name = entry["name"]

@@ -1,0 +1,58 @@
+"""All cases of the real-world corpus, and our own, on upstream's kube-apiserver: the outcomes are those of our plane.
+
+Our scheduler works in own mode beside upstream's kube-controller-manager, which makes and clears the claims. The cases
+come one after the other to the same cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drakkar.api import kinds
+from drakkar.cli.target import connect
+from drakkar.insight.cases import read_case
+from drakkar.insight.guest import visit
+from tests.support.kubecluster import OFF_BY_DEFAULT, KubeCluster, kube_cluster
+from tests.support.plane import Part
+from tests.support.shared import ROOT, shared_path
+
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(240)]
+
+SCHEDULER = "drakkar"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
+    with kube_cluster(tmp_path_factory.mktemp("kube"), gates=dict.fromkeys(OFF_BY_DEFAULT, True)) as cluster:
+        user = str(cluster.kubeconfig("system:kube-scheduler"))
+        scheduler = ("scheduler", "--mode", "own", "--scheduler-name", SCHEDULER, "--no-leader-elect")
+        with cluster.controller_manager() as manager, Part(*scheduler, "--kubeconfig", user) as part:
+            yield cluster
+            manager.check()
+            assert part.process.poll() is None, part.output
+
+
+async def misses(cluster: KubeCluster, folders: list[Path]) -> dict[str, list[str]]:
+    """What each case misses that misses anything; AssertionError when one has left something behind."""
+    found: dict[str, list[str]] = {}
+    async with connect(cluster.kubeconfig()) as client:
+        for folder in folders:
+            result = await visit(client, read_case(folder), scheduler_name=SCHEDULER)
+            if not result.ok:
+                found[folder.name] = result.misses
+        for kind in (kinds.NODE, kinds.DEVICECLASS, kinds.RESOURCESLICE, kinds.DEVICETAINTRULE, kinds.POD):
+            assert not (await client.list(kind)).items, kind.plural
+        assert not (await client.list(kinds.RESOURCECLAIM)).items
+    return found
+
+
+@pytest.mark.parametrize(("root", "count"), [("real-world", 27), ("own", 25)])
+def test_every_case_has_its_outcome(cluster: KubeCluster, root: str, count: int) -> None:
+    where = shared_path("corpus/real-world") if root == "real-world" else ROOT / "tests" / "cases"
+    folders = sorted(path.parent for path in where.glob("*/expect.yaml"))
+    assert len(folders) >= count
+    assert asyncio.run(misses(cluster, folders)) == {}
