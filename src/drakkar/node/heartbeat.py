@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 CONCURRENCY = 16
 #: Longest pause before a failed renewal is tried again, in seconds.
 RETRY = 0.5
+#: An answer is waited for as long as a period, or this many seconds where that is longer: a renewal that nobody
+#: answers must not cost the lease.
+SHORTEST_WAIT = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +71,7 @@ class Heartbeats:
     async def join(self, beat: Beat, node: Object) -> None:
         """Renews at once, whatever happened before, and from then on every period; raises what the server says."""
         beat.owner = node
-        await self._renew(beat)
+        await self._renew(beat, max(self._period, SHORTEST_WAIT))
         beat.live = True
         if not beat.queued:
             beat.queued = True
@@ -116,8 +119,9 @@ class Heartbeats:
                 self._expired(beat)
                 return
             pause = self._period
+            rest = beat.renewed + self._duration - self._clock.monotonic()
             try:
-                await self._renew(beat)
+                await self._renew(beat, min(max(self._period, SHORTEST_WAIT), rest))
             except (ApiError, Unreachable) as error:
                 # Said once: a server that is away for an hour would fill the log with two lines a second.
                 logger.log(
@@ -136,7 +140,17 @@ class Heartbeats:
                 beat.queued = True
                 self._push(beat, pause)
 
-    async def _renew(self, beat: Beat) -> None:
+    async def _renew(self, beat: Beat, wait: float) -> None:
+        """One renewal, answered within ``wait`` seconds; it counts from when it was sent."""
+        sent = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(wait):
+                await self._write(beat)
+        except TimeoutError as error:
+            raise Unreachable(f"no answer within {wait:.1f} s") from error
+        beat.renewed = sent
+
+    async def _write(self, beat: Beat) -> None:
         spec: Object = {
             "renewTime": timestamp(self._clock.time(), micro=True),
             "holderIdentity": beat.name,
@@ -148,7 +162,6 @@ class Heartbeats:
             if error.code != 404:
                 raise
             await self._create(beat)
-        beat.renewed = self._clock.monotonic()
 
     async def _create(self, beat: Beat) -> None:
         obj = lease(beat.name, beat.owner, self._duration, self._clock.time())

@@ -218,7 +218,8 @@ class HollowFleet:
         if current is None or fault_of(current) == FAILED:
             return []  # it failed again while it was joining
         await self._beats.join(hollow.beat, node)
-        for pod in listed.items:
+        # Those, too, that came while the node was joining: they were left alone until now.
+        for pod in (*listed.items, *self._pods.by("node", hollow.name)):
             self._queue.add(_pod_key(pod))
         return [
             *label_writes(node, hollow.manifest),

@@ -46,3 +46,39 @@ def test_a_server_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) ->
         "node n: lease not renewed, tried again until it is: no answer from https://plane: Connection refused",
         "node n: lease renewed again",
     ]
+
+
+class Mute:
+    """Takes the first renewal and answers none of the others."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def patch(self, *_: Any) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            await asyncio.Event().wait()
+
+
+def test_a_renewal_that_is_not_answered_is_given_up_and_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drakkar.node.heartbeat.SHORTEST_WAIT", 0.02)
+
+    async def body() -> None:
+        server = Mute()
+        gone: list[Beat] = []
+        beats = Heartbeats(server, SystemClock(), period=0.02, duration=0.3, expired=gone.append)  # type: ignore[arg-type]
+        beat = Beat("n")
+        await beats.join(beat, {})
+        renewed = beat.renewed
+        task = asyncio.create_task(beats.run())
+        async with asyncio.timeout(10):
+            while not gone:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert server.asked > 2
+        # It counts from the renewal that was answered, and is over after the duration.
+        assert beat.renewed == renewed
+        assert not beat.live
+
+    asyncio.run(body())

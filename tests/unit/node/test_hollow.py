@@ -289,6 +289,32 @@ def test_a_server_that_is_away_is_waited_for():
     story(body)
 
 
+def test_a_pod_that_comes_while_its_node_joins_is_started():
+    async def body(client: Client) -> None:
+        async with fleet(client) as nodes:
+            await all_ready(client)
+            join = nodes._beats.join
+            reached, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held(beat: Any, node: Any) -> None:
+                reached.set()
+                await go_on.wait()
+                await join(beat, node)
+
+            nodes._beats.join = held  # type: ignore[method-assign]
+            beat = nodes.nodes["h0"].beat
+            beat.live, beat.renewed = False, float("-inf")
+            nodes._look_at("h0")
+            await reached.wait()
+            await start_pod(client, "late")
+            await eventually(lambda: asyncio.sleep(0, nodes._pods.get("default", "late")), bool)
+            await eventually(lambda: asyncio.sleep(0, len(nodes._queue)), lambda left: left <= 2)
+            go_on.set()
+            await becomes(client, "late", "Running")
+
+    story(body)
+
+
 def test_a_new_process_adopts_what_runs():
     async def body(client: Client) -> None:
         async with fleet(client):
