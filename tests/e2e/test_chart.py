@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from drakkar.api.kinds import POD, RESOURCECLAIM, RESOURCEPOOLSTATUSREQUEST
+from drakkar.api.kinds import DEVICETAINTRULE, POD, RESOURCECLAIM, RESOURCEPOOLSTATUSREQUEST
 from drakkar.api.meta import Object
 from drakkar.client import SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
@@ -87,6 +87,7 @@ def test_the_kind_is_that_of_the_example() -> None:
         ("scheduler.schedulerName=default-scheduler", "/scheduler/schedulerName"),
         ("controllers.only={garbage}", "/controllers/only/0"),
         ("controllers.only={}", "/controllers/only"),
+        ("controllers.only={eviction,tainteviction}", "/controllers/only"),
         ("drivers.gpu.mig=some", "/drivers/gpu/mig"),
         ("kubeletRoot=var/lib", "/kubeletRoot"),
         ("image.digest=sha256:1", "/image/digest"),
@@ -144,6 +145,14 @@ def test_everything_on_is_taken_and_the_rights_of_all_controllers_suffice() -> N
                     return (await admin.get(RESOURCEPOOLSTATUSREQUEST, "q")).get("status")
 
                 await eventually(answered, bool)
+                spec = {"deviceSelector": {"driver": "none"}, "taint": {"key": "k", "effect": "NoExecute"}}
+                rule = {"kind": "DeviceTaintRule", "metadata": {"name": "r"}, "spec": spec}
+                await made.create({"apiVersion": "resource.k8s.io/v1", **rule})
+
+                async def ruled() -> Any:
+                    return (await admin.get(DEVICETAINTRULE, "r")).status
+
+                await eventually(ruled, lambda status: "EvictionInProgress" in str(status))
                 stray = pod("stray", "tpu")
                 stray["spec"] = {"nodeName": "gone", "containers": [{"name": "c", "image": "i"}]}
                 await made.create(stray)

@@ -668,11 +668,11 @@ SIGTERM hands the Lease over at once; docs/reference/scheduler.md tells what is 
         """\
 examples:
   drakkar controllers                              all of them, for a server that has none
-  drakkar controllers --only tainteviction         beside the controllers of a cluster
+  drakkar controllers --only eviction,node-loss    beside kube-controller-manager
 
 Several may run: of those with the same --only one works, the others wait for its Lease.""",
     )
-    command.add_argument("--only", metavar="A,B", help="just these, for example claims,tainteviction")
+    command.add_argument("--only", metavar="A,B", help="just these, for example eviction,node-loss")
     command.add_argument(
         "--node-grace",
         type=_seconds,

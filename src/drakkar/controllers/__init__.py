@@ -57,7 +57,13 @@ class ControllerSettings:
     pod_groups: bool = False
     #: Keys each controller works on at a time, where that differs from 4.
     workers: Mapping[str, int] = field(
-        default_factory=lambda: {"tainteviction": 16, "nodeeviction": 16, "node-loss": 16, "namespaces": 2}
+        default_factory=lambda: {
+            "tainteviction": 16,
+            "eviction": 16,
+            "nodeeviction": 16,
+            "node-loss": 16,
+            "namespaces": 2,
+        }
     )
 
 
@@ -67,6 +73,9 @@ Factory = Callable[[Client, Clock, ControllerSettings], Controller]
 CONTROLLERS: dict[str, Factory] = {
     "claims": lambda client, clock, s: Claims(client, clock, admin_access=s.admin_access, pod_groups=s.pod_groups),
     "tainteviction": lambda client, clock, s: TaintEviction(clock, rules=s.device_taint_rules, pod_groups=s.pod_groups),
+    "eviction": lambda client, clock, s: TaintEviction(
+        clock, rules=s.device_taint_rules, pod_groups=s.pod_groups, beside=True
+    ),
     "jobs": lambda client, clock, s: Jobs(client, clock),
     "nodelifecycle": lambda client, clock, s: NodeLifecycle(
         client, clock, grace=s.node_grace, lease_period=s.lease_period
@@ -88,6 +97,9 @@ CONTROLLERS: dict[str, Factory] = {
     "serviceaccounts": lambda client, clock, s: ServiceAccounts(root_ca=s.root_ca),
 }
 
+#: Those that run only where ``only`` names them, and the controller whose work they do beside another's.
+BESIDE = {"eviction": "tainteviction"}
+
 CONTROLLER_NAMES: tuple[str, ...] = tuple(CONTROLLERS)
 
 
@@ -95,7 +107,7 @@ class Controllers:
     """All controllers, or those of ``only``, over one set of caches.
 
     Args:
-        only: names out of :data:`CONTROLLERS`; None: all that ``settings`` allow.
+        only: names out of :data:`CONTROLLERS`; None: all that ``settings`` allow, for a server that has none.
     """
 
     def __init__(
@@ -113,7 +125,12 @@ class Controllers:
             raise UsageError(f"unknown controller {', '.join(unknown)}; choose from {', '.join(CONTROLLERS)}")
         if settings.loss_by_silence is None:
             settings = replace(settings, loss_by_silence="node-loss" in (only or ()))
-        chosen = CONTROLLERS.keys() if only is None else only
+        for beside, alone in BESIDE.items():
+            if only is not None and {beside, alone} <= {*only}:
+                raise UsageError(
+                    f"{beside} and {alone} do the same: {beside} beside a cluster's own controller, {alone} without one"
+                )
+        chosen = CONTROLLERS.keys() - BESIDE.keys() if only is None else only
         wanted = [name for name in CONTROLLERS if name in chosen and (name != "podgroups" or settings.pod_groups)]
         self._own_caches = caches is None
         self.caches = caches or Caches(client)

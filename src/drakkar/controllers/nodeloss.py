@@ -11,7 +11,8 @@ Pods bound to a node that does not exist are let go as well, after the same grac
 may only be registering again.
 
 On a real cluster silence alone is not taken for loss unless ``by_silence`` is asked for
-(design.md, node loss).
+(design.md, node loss). And it takes two: our own ear, and the node life cycle controller's verdict that
+the node is not ready, whoever's controller that is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from drakkar.api import names
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import NODE, POD
 from drakkar.api.meta import Object
-from drakkar.api.objects import is_deleting, key_of, name_of, namespace_of, pod_is_done, pod_node, split_key, uid_of
+from drakkar.api.objects import (
+    condition_is,
+    is_deleting,
+    key_of,
+    name_of,
+    namespace_of,
+    pod_is_done,
+    pod_node,
+    split_key,
+    uid_of,
+)
 from drakkar.api.tree import children
 from drakkar.client.cache import Caches
 from drakkar.client.writes import After, Delete, Write
@@ -79,7 +90,7 @@ class NodeLoss:
             if gone or _out_of_service(node):
                 for pod in self._pods.by(BY_NODE, name_of(node)):
                     queue.add(f"pod:{key_of(pod)}")
-            if event == "ADDED" and self._by_silence:
+            if self._by_silence and not gone and (old is None or _is_ready(old) != _is_ready(node)):
                 queue.add(f"node:{name_of(node)}")
 
         self._pods.subscribe(pod_changed)
@@ -106,7 +117,9 @@ class NodeLoss:
         if not self._by_silence:
             return []
         rest = await self._heartbeats.silence(node_name)
-        return [After(rest)] if rest > 0 else self._let_go(pod, LOST)
+        if rest > 0:
+            return [After(rest)]
+        return [] if _is_ready(node) else self._let_go(pod, LOST)
 
     async def _reconcile_node(self, node: str) -> list[Write]:
         """Notices the loss when it happens, and sees to the pods that were being deleted by then."""
@@ -115,6 +128,10 @@ class NodeLoss:
         rest = await self._heartbeats.silence(node)
         if rest > 0:
             return [After(rest)]
+        found = self._nodes.get("", node)
+        if found is None or _is_ready(found):
+            # Looked at again when somebody says that it is not.
+            return []
         doomed = [pod for pod in self._pods.by(BY_NODE, node) if is_deleting(pod)]
         return [write for pod in doomed for write in self._let_go(pod, LOST)]
 
@@ -137,6 +154,10 @@ class NodeLoss:
             *([mark] if mark else []),
             Delete(POD, namespace_of(pod), name_of(pod), uid=uid_of(pod), grace=0),
         ]
+
+
+def _is_ready(node: Object) -> bool:
+    return condition_is(node, names.NODE_READY)
 
 
 def _out_of_service(node: Object) -> bool:

@@ -8,6 +8,9 @@ made anew with every change, and a pod whose reason went away stays.
 Only what is tainted is remembered of the slices, per pool and generation, so that an event
 costs as much as it changes.
 
+Beside a cluster's own device taint controller it is a second line (``beside``): it lets the other one go first, evicts
+what is left after :data:`DEFERENCE`, and leaves the status of rules to the other, which owns it.
+
 Source: spec/controllers.md 3.
 """
 
@@ -45,6 +48,8 @@ NO_EXECUTE = "NoExecute"
 STATUS_INTERVAL = 10.0
 #: How long an eviction waits for the first status of its rule, in seconds; a status that cannot be written is no veto.
 ANNOUNCEMENT = 5.0
+#: How long a due pod is left to the cluster's own controller, in seconds of our own clock; that one takes well below 1.
+DEFERENCE = 2.0
 
 MESSAGE = "Device Taint manager: deleting due to NoExecute taint"
 EVENT = "DeviceTaintManagerEviction"
@@ -78,14 +83,19 @@ class _Pool:
 
 
 class TaintEviction:
-    """The device taint controller; keys are ``pod:ns/name`` and ``rule:name``."""
+    """The device taint controller; keys are ``pod:ns/name`` and ``rule:name``.
 
-    name = "device-taint-eviction"
+    ``beside``: the cluster may have one of its own.
+    """
 
-    def __init__(self, clock: Clock, *, rules: bool = True, pod_groups: bool = False):
+    def __init__(self, clock: Clock, *, rules: bool = True, pod_groups: bool = False, beside: bool = False):
+        self.name = "eviction" if beside else "device-taint-eviction"
         self._clock = clock
         self._with_rules = rules
         self._pod_groups = pod_groups
+        self._beside = beside
+        #: UIDs of due pods that are left to the cluster's own controller -> since when (monotonic).
+        self._left: dict[str, float] = {}
         self._pools: dict[tuple[str, str], _Pool] = {}
         #: Tainted devices in the newest generation of each pool.
         self._tainted: dict[tuple[str, str], dict[str, tuple[DeviceTaint, ...]]] = {}
@@ -117,6 +127,7 @@ class TaintEviction:
         assert pod is not None
         uid = uid_of(pod)
         if event == "DELETED":
+            self._left.pop(uid, None)
             self._settle(uid, None)
         elif uid in self._pending or (pod_node(pod) and (old is None or not pod_node(old))):
             self._queue.add(f"pod:{key_of(pod)}")
@@ -164,7 +175,11 @@ class TaintEviction:
             self._evicted.pop(uid_of(old), None)
             self._status_written.pop(uid_of(old), None)
         if new is not None and event != "DELETED":
-            self._queue.add(f"rule:{name_of(new)}")
+            self._queue_rule(new)
+
+    def _queue_rule(self, rule: DeviceTaintRule) -> None:
+        if not self._beside:
+            self._queue.add(f"rule:{name_of(rule)}")
 
     def _wake_holders(self, claim: ResourceClaim) -> None:
         for pod in self._holders(claim):
@@ -260,11 +275,16 @@ class TaintEviction:
         due = self._due_of_pod(pod)
         was_waiting = self._settle(uid_of(pod), due)
         if due is None:
-            if was_waiting and not is_deleting(pod) and not pod_is_done(pod):
+            self._left.pop(uid_of(pod), None)
+            if was_waiting and not self._beside and not is_deleting(pod) and not pod_is_done(pod):
                 return [Record(POD, pod, "Normal", EVENT, "Cancelling deletion")]
             return []
         now = self._clock.time()
-        rest = max(due.at - now, self._unannounced(due.rules))
+        rest = due.at - now
+        if not self._beside:
+            rest = max(rest, self._unannounced(due.rules))
+        elif rest <= 0:
+            rest = self._deference(uid_of(pod))
         if rest > 0:
             return [After(rest)]
         for rule in due.rules:
@@ -286,8 +306,13 @@ class TaintEviction:
             for rule_uid in concerned:
                 rule = self._rules.uid(rule_uid)
                 if rule is not None:
-                    self._queue.add(f"rule:{name_of(rule)}")
+                    self._queue_rule(rule)
         return before is not None
+
+    def _deference(self, uid: str) -> float:
+        """Seconds for which the due pod is still left to the cluster's own controller."""
+        now = self._clock.monotonic()
+        return self._left.setdefault(uid, now) + DEFERENCE - now
 
     def _unannounced(self, rules: Iterable[str]) -> float:
         """Seconds until the pod may go although a rule's status does not say so yet."""

@@ -229,6 +229,18 @@ def test_pod_deleted_before_the_node_was_lost(world: World) -> None:
     assert world.read(POD, "p") is None
 
 
+def test_silence_alone_is_no_loss_while_the_node_counts_as_ready(world: World) -> None:
+    """Beside a controller manager with a longer grace: it has the first word about the node."""
+    world.create(POD, pod(node="n", phase="Running"))
+    harness = Harness(world, lambda w: [NodeLoss(w, w.clock)])  # type: ignore[arg-type]
+    world.delete(Delete(POD, "default", "p"))
+    harness.advance(49)
+    assert world.read(POD, "p") is not None
+    world.update(NODE, "n", "", lambda o: o["status"]["conditions"][0].update(status="Unknown"))
+    harness.settle()
+    assert world.read(POD, "p") is None
+
+
 def test_finalizer_keeps_the_pod_but_it_has_failed(world: World) -> None:
     body = pod(node="n", phase="Running")
     body["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]

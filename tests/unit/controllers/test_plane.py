@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drakkar.api.errors import ApiError
+from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import (
     CONFIGMAP,
     DEVICETAINTRULE,
@@ -269,10 +269,14 @@ def test_silence_is_loss_only_by_choice(only: set[str] | None, asked: bool | Non
     asyncio.run(main())
 
 
-def test_unknown_name_is_refused() -> None:
+def test_names_that_make_no_sense_are_refused() -> None:
     async def main() -> None:
         async with memory_plane() as client:
-            with pytest.raises(Exception, match="unknown controller nonsense"):
+            with pytest.raises(UsageError, match="unknown controller nonsense"):
                 Controllers(client, SystemClock(), only={"nonsense"})
+            with pytest.raises(UsageError, match="eviction beside a cluster's own controller"):
+                Controllers(client, SystemClock(), only={"eviction", "tainteviction"})
+            assert "eviction" not in Controllers(client, SystemClock()).runners
+            assert {*Controllers(client, SystemClock(), only={"eviction"}).runners} == {"eviction"}
 
     asyncio.run(main())

@@ -9,7 +9,7 @@ import pytest
 from drakkar.api.kinds import DEVICETAINTRULE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import After, Delete, Patch, Record
-from drakkar.controllers.tainteviction import TaintEviction
+from drakkar.controllers.tainteviction import DEFERENCE, TaintEviction
 from tests.unit.controllers.objects import claim, pod, slice_
 from tests.unit.controllers.world import START, Harness, World
 
@@ -232,3 +232,53 @@ def test_rule_without_selector_selects_nothing(world: World) -> None:
     world.create(DEVICETAINTRULE, rule("all"))
     harness.settle()
     assert evicted(world) == ["p0"]
+
+
+def beside(world: World) -> list[Any]:
+    return [TaintEviction(world.clock, beside=True)]
+
+
+def start_beside(world: World, pods: int = 1) -> Harness:
+    start(world, pods=pods)
+    harness = Harness(world, beside)
+    harness.settle()
+    return harness
+
+
+def test_beside_another_controller_it_takes_what_that_one_leaves(world: World) -> None:
+    harness = start_beside(world, pods=3)
+    set_taints(world, taint())
+    harness.advance(DEFERENCE - 0.1)
+    assert evicted(world) == []
+    world.delete(Delete(POD, "default", "p1"))
+    harness.advance(0.2)
+    assert evicted(world) == ["p0", "p1", "p2"]
+    # One that goes already is told nothing.
+    assert len(world.events) == 2
+    assert "conditions" not in world.read(POD, "p1")["status"]
+
+
+def test_beside_another_controller_it_waits_after_a_toleration_too(world: World) -> None:
+    start(world, {"key": "bad", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60})
+    harness = Harness(world, beside)
+    set_taints(world, taint())
+    harness.advance(61)
+    assert evicted(world) == []
+    harness.advance(DEFERENCE)
+    assert evicted(world) == ["p0"]
+
+
+def test_beside_another_controller_it_leaves_rules_and_what_is_taken_back_alone(world: World) -> None:
+    harness = start_beside(world)
+    made = world.create(DEVICETAINTRULE, rule())
+    harness.advance(DEFERENCE / 2)
+    world.delete(Delete(DEVICETAINTRULE, "", "rule"))
+    harness.advance(100)
+    assert evicted(world) == []
+    assert world.events == []
+    world.create(DEVICETAINTRULE, rule("another"))
+    harness.advance(DEFERENCE + 0.1)
+    assert evicted(world) == ["p0"]
+    harness.advance(100)
+    assert not made.get("status", {}).get("conditions")
+    assert not world.read(DEVICETAINTRULE, "another", "").get("status", {}).get("conditions")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import DEVICETAINTRULE, LEASE, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import LEASE, NODE, POD, PODGROUP, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.objects import pod_node
 from drakkar.api.wire import Request, Response
 from drakkar.apiserver.claims import NODE_KEY
@@ -327,7 +327,7 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
             await made.create(TEMPLATE)
             clock = SystemClock()
             scheduler = replica(made, "scheduler", lambda c: GateScheduler(c, clock, scheduler_names={"drakkar"}))
-            controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"tainteviction"}))
+            controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"eviction"}))
             tpu = made.part("driver-tpu")
             # What kube-controller-manager does on a cluster.
             upstream = Controllers(admin, clock, only={"claims"})
@@ -366,8 +366,8 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
     asyncio.run(run())
 
 
-def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
-    """What the small story does not write: claims of the scheduler's own, conditions of pods, groups and rules."""
+def test_rights_suffice_for_groups_and_extended_resources() -> None:
+    """What the small story does not write: claims of the scheduler's own, conditions of pods and groups."""
 
     async def run() -> None:
         async with asyncio.timeout(60), site(objects("scheduler", "controllers")) as made:
@@ -391,7 +391,7 @@ def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
             group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": gang}
             await made.create({"apiVersion": "scheduling.k8s.io/v1beta1", **group})
             scheduler = replica(made, "scheduler", lambda c: GateScheduler(c, clock, scheduler_names={"drakkar"}))
-            controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"tainteviction"}))
+            controllers = replica(made, "controllers", lambda c: Controllers(c, clock, only={"eviction"}))
 
             def plain(name: str, **fields: Any) -> dict[str, Any]:
                 containers = [{"name": "c", "image": "i", "resources": fields.pop("resources", {})}]
@@ -421,15 +421,6 @@ def test_rights_suffice_for_groups_extended_resources_and_taint_rules() -> None:
                     return await admin.get(PODGROUP, "g", "default")
 
                 await eventually(grouped, lambda found: "PodGroupInitiallyScheduled" in str(found.get("status")))
-                selector, taint = {"driver": "example.drakkar.dev"}, {"key": "k", "effect": "NoExecute"}
-                rule = {"kind": "DeviceTaintRule", "metadata": {"name": "r"}}
-                rule |= {"apiVersion": "resource.k8s.io/v1", "spec": {"deviceSelector": selector, "taint": taint}}
-                await made.create(rule)
-
-                async def ruled() -> Any:
-                    return (await admin.get(DEVICETAINTRULE, "r")).status
-
-                await eventually(ruled, lambda status: "EvictionInProgress" in str(status))
                 # The node of the lifted pod goes before its scheduler has bound it: its owner is to make it anew.
                 await admin.delete(NODE, "a")
 
