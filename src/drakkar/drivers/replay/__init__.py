@@ -1,0 +1,1 @@
+"""A driver that stands for hardware by its recorded slices; see docs/reference/replay-driver.md."""
