@@ -26,8 +26,14 @@ from drakkar.plugin import cdi
 from drakkar.version import __version__
 
 ROOT = "DRAKKAR_ROOT"
-#: Waits for SIGTERM or SIGINT and ends well, as the program of image `pause` does elsewhere.
-_PAUSE = "import signal as s; ends = {s.SIGINT, s.SIGTERM}; s.pthread_sigmask(s.SIG_BLOCK, ends); s.sigwait(ends)"
+#: Waits for SIGTERM or SIGINT and ends well, as the program of image `pause` does elsewhere; called so once it waits.
+_PAUSE = """
+import signal
+ends = {signal.SIGINT, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+open("/proc/self/comm", "w").write("pause")
+signal.sigwait(ends)
+"""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
