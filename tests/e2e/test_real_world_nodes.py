@@ -1,0 +1,107 @@
+"""Cases of the real-world corpus on real nodes: agents, drivers and containers, from registration to unprepare.
+
+Every slice comes from a driver that registers with an agent, and every device is looked for in its container. Most
+drivers are stand-ins with the recorded slices of the case. Where a driver of ours has the same devices under another
+name, the case is played with that one, too; why not with the others stands at :data:`OURS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.drivers.example import ExampleDriver
+from drakkar.insight.cases import Case, read_case
+from drakkar.node.agent.oci_runtime import OciRuntime
+from drakkar.node.agent.process_runtime import ProcessRuntime
+from drakkar.node.agent.runtime import Runtime
+from tests.support.casenodes import Inside, Kit, play_on_nodes
+from tests.support.shared import shared_path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+#: Cases of hardware for which there are drivers, ours or others'.
+HARDWARE = ("02", "05", "11", "12", "13", "15", "16", "17", "19", "23")
+AS_ROOT = os.geteuid() == 0 and shutil.which("runc") is not None
+
+
+def usual(root: Path) -> Runtime:
+    """Containers by runc where that is possible, else processes."""
+    return OciRuntime.open(root, None) if AS_ROOT else ProcessRuntime()
+
+
+def processes(root: Path) -> Runtime:
+    return ProcessRuntime()
+
+
+def folder(number: str) -> Path:
+    (found,) = shared_path("corpus/real-world").glob(f"{number}-*")
+    return found
+
+
+@pytest.mark.parametrize("number", HARDWARE)
+def test_recorded_slices(number: str, tmp_path: Path, root: Path) -> None:
+    assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, usual)) == []
+
+
+@pytest.mark.timeout(300)
+def test_recorded_slices_of_all_other_cases(tmp_path: Path, root: Path) -> None:
+    folders = sorted(path.parent for path in shared_path("corpus/real-world").glob("*/expect.yaml"))
+    others = [each for each in folders if each.name[:2] not in HARDWARE]
+    assert len(others) >= 17
+    misses = {
+        each.name: found
+        for each in others
+        if (found := asyncio.run(play_on_nodes(read_case(each), tmp_path / each.name, root / each.name[:2], usual)))
+    }
+    assert misses == {}
+
+
+@pytest.mark.parametrize("number", ["05", "12", "19"])
+def test_without_a_container_runtime(number: str, tmp_path: Path, root: Path) -> None:
+    assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, processes)) == []
+
+
+def example(inside: Inside) -> list[str]:
+    return [value for name, value in inside.env.items() if name.startswith("EXAMPLE_")]
+
+
+#: Number of a case: the words of the case that are other ones with our driver, and how that is started.
+#:
+#: 02, 15, 19: no driver of ours has that hardware (NICs by their RDMA names, QuickAssist, GPUs by cores).
+#: 12: our channels belong to cliques, one for a whole job; here every node has one.
+#: 13: our driver offers every GPU to containers and to machines; here each is for one of them.
+#: 16: what the class takes by driver alone would be ports, too, with ours.
+#: 17: a claim that names no amount takes the whole group there, and one processor with our policy.
+OURS: Mapping[str, tuple[Mapping[str, str], Kit]] = {
+    "05": (
+        {"gpu.example.com": ExampleDriver.name},
+        Kit(
+            drivers=lambda node, place, slices: [ExampleDriver("plain")],
+            seen=example,
+            due=lambda results, _: [result.device for result in results],
+        ),
+    ),
+}
+
+
+def reworded(case: Case, words: Mapping[str, str]) -> Case:
+    text = json.dumps([case.cluster, case.workload, case.expect])
+    for theirs, ours in words.items():
+        text = text.replace(theirs, ours)
+    return Case(case.name, *json.loads(text))
+
+
+@pytest.mark.parametrize("number", OURS)
+def test_our_own_drivers(number: str, tmp_path: Path, root: Path) -> None:
+    words, kit = OURS[number]
+    case = reworded(read_case(folder(number)), words)
+    assert asyncio.run(play_on_nodes(case, tmp_path, root, usual, kit)) == []
