@@ -704,11 +704,15 @@ drivers:
   cpu          processors of a claim's own, by NUMA node
   computedomain  domains of several nodes over NVLink
   example      no hardware: a profile per way to model devices
+  replay       no hardware: any driver, by the slices that it once published
 
 `drakkar driver run NAME --help` tells the flags of a driver.""",
     )
     action.add_argument(
-        "name", choices=("tpu", "gpu", "nic", "cpu", "computedomain", "example"), metavar="NAME", help="which driver"
+        "name",
+        choices=("tpu", "gpu", "nic", "cpu", "computedomain", "example", "replay"),
+        metavar="NAME",
+        help="which driver",
     )
     action.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="flags of the driver")
     action = _command(
