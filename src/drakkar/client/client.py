@@ -2,7 +2,8 @@
 
 Waits out what the server asks to wait out (``Retry-After``) and repeats reads when the
 connection breaks; a write that got no answer is never repeated here, because the caller
-alone knows whether that is safe.
+alone knows whether that is safe. What the server says about missing rights and credentials
+is kept in :attr:`Client.rights`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import Kind
 from drakkar.api.wire import Request, Response
+from drakkar.client.access import Rights
 from drakkar.client.clock import SystemClock
 from drakkar.client.codec import (
     decode_envelope,
@@ -27,7 +29,7 @@ from drakkar.client.codec import (
     error_of,
     meta,
 )
-from drakkar.client.transport import Transport, Unreachable
+from drakkar.client.transport import TimedOut, Transport, Unreachable
 
 PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -61,9 +63,13 @@ class WatchEvent:
 class Client:
     """One identity at one API server; see the architecture page for the verbs."""
 
-    def __init__(self, transport: Transport, *, clock: Clock | None = None, rng: random.Random | None = None):
+    def __init__(
+        self, transport: Transport, *, clock: Clock | None = None, rng: random.Random | None = None, role: str = ""
+    ):
+        """``role`` is the name of the roles that the owner of this client should have, for what is said of them."""
         self.transport = transport
         self.clock: Clock = clock or SystemClock()
+        self.rights = Rights(self.clock, role)
         self._rng = rng or random.Random()
 
     async def close(self) -> None:
@@ -87,16 +93,23 @@ class Client:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 response = await self.transport.request(request)
+            except TimedOut:
+                # Waited for long enough; again and again would be minutes.
+                raise
             except Unreachable:
                 if method != "GET" or attempt == ATTEMPTS:
                     raise
                 await self.clock.sleep(self._pause(attempt))
                 continue
             if response.status < 400:
+                if self.rights:
+                    self.rights.answered(request)
                 return response
             wait = self._wait_for(method, response, attempt)
             if wait is None or attempt == ATTEMPTS:
-                raise error_of(response)
+                error = error_of(response)
+                self.rights.refused(request, error)
+                raise error
             await self.clock.sleep(wait)
         raise AssertionError("unreachable")
 
@@ -108,7 +121,8 @@ class Client:
         if response.status == 429 or response.status >= 500:
             after = response.headers.get("retry-after", "")
             if after.isdigit():
-                return min(float(after), LONGEST_WAIT)
+                # Not all at the same moment; and "0" is no invitation to ask without a pause.
+                return max(min(float(after), LONGEST_WAIT) * (1 + self._rng.random() / 4), self._pause(1))
             if method == "GET" and response.status in (502, 503, 504):
                 return self._pause(attempt)
         return None

@@ -82,8 +82,20 @@ def to_dict(obj: Any) -> dict[str, Any]:
     return obj if isinstance(obj, dict) else msgspec.to_builtins(obj)
 
 
+#: Header in which a transport says of a 401 whose credentials were not accepted.
+CREDENTIALS = "drakkar-credentials"
+
+
 def error_of(response: Response) -> ApiError:
     """The error that a response with status >= 400 stands for."""
+    error = _error_of(response)
+    refused = response.headers.get(CREDENTIALS)
+    if error.code == 401 and refused:
+        return ApiError({**error.status, "message": f"{error}: the server does not accept {refused}"})
+    return error
+
+
+def _error_of(response: Response) -> ApiError:
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": response.status}
     try:
         sent = decode_json(response.body)

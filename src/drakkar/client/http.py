@@ -1,24 +1,32 @@
 """The transport over sockets, on aiohttp.
 
 aiohttp costs half a second of CPU to import, so that happens with the first request.
-Ordinary requests have a time limit; streams have none, because silence on a watch is
-normal: the caches judge it by the bookmarks that do or do not arrive.
+Ordinary requests have a time limit; of streams only the beginning has one, because silence on a
+watch is normal: the caches judge it by the bookmarks that do or do not arrive. Credentials that
+a server refuses are read once more, where they can have changed, before the refusal counts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
 import errno
+import json
 import os
 import ssl
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.errors import DrakkarError, EnvironmentProblem
+from drakkar.api.times import timestamp
 from drakkar.api.wire import Request, Response
-from drakkar.client.transport import Unreachable, wants_stream
+from drakkar.client.codec import CREDENTIALS
+from drakkar.client.transport import TimedOut, Unreachable, wants_stream
 
 #: Longest time an ordinary request may take, in seconds; API servers cut off after 60.
 REQUEST_TIMEOUT = 65.0
@@ -50,7 +58,8 @@ def tls_context(ca: bytes | None, certificate: bytes | None, key: bytes | None, 
 class HttpTransport:
     """Speaks to ``server`` (``https://host:port``) with a client certificate, a token, or neither.
 
-    ``token`` may be a function, called for every request, so that rotated tokens are picked up.
+    ``token`` may be a function, called for every request, so that rotated tokens are picked up; ``reload`` gives
+    certificate and key anew. ``identity`` says for people whose credentials these are.
     """
 
     def __init__(
@@ -63,10 +72,15 @@ class HttpTransport:
         token: str | Callable[[], str] | None = None,
         insecure: bool = False,
         user_agent: str = "drakkar",
+        identity: str = "",
+        reload: Callable[[], tuple[bytes | None, bytes | None]] | None = None,
     ):
         self._server = server.rstrip("/")
         self._tls = (ca, certificate, key, insecure)
         self._token = token
+        self._identity = identity
+        self._reload = reload
+        self._asking = asyncio.Lock()
         self._user_agent = user_agent
         self._session: Any = None
 
@@ -93,34 +107,105 @@ class HttpTransport:
 
     async def request(self, request: Request) -> Response:
         """One exchange; raises Unreachable when the connection fails or ends early."""
+        token = await self._current_token()
+        response = await self._exchange(request, token)
+        if response.status == 401 and await self._renewed(token):
+            token = await self._current_token()
+            response = await self._exchange(request, token)
+        if response.status == 401:
+            response.headers[CREDENTIALS] = self._credentials(token)
+        return response
+
+    async def _current_token(self) -> str:
+        """The token to send; empty for none. Raises Unreachable where there should be one."""
+        if not callable(self._token):
+            return self._token or ""
+        try:
+            if not getattr(self._token, "slow", False):
+                return self._token()
+            async with self._asking:
+                # A program of its own may take its time, in which everything else goes on.
+                return await asyncio.to_thread(self._token)
+        except DrakkarError as error:
+            raise Unreachable(f"no credentials for {self._server}: {error}") from error
+
+    async def _renewed(self, token: str) -> bool:
+        """Reads credentials again that a server has refused; whether they are others now."""
+        renew = getattr(self._token, "renew", None)
+        if renew is not None:
+            renew()
+            return await self._current_token() != token
+        if self._reload is None:
+            return False
+        ca, certificate, key, insecure = self._tls
+        try:
+            pair = await asyncio.to_thread(self._reload)
+        except DrakkarError:
+            # Half-written: the next refusal looks again.
+            return False
+        if pair == (certificate, key):
+            return False
+        self._tls = (ca, *pair, insecure)
+        # Also ends the watches of the old identity, which begin anew.
+        await self.close()
+        return True
+
+    def _credentials(self, token: str) -> str:
+        """Which credentials a server refused, and whether they have run out by our clock."""
+        _, certificate, _, _ = self._tls
+        if token:
+            ends = _token_ends(token)
+            kind, cure = "the token", "renew it"
+        elif certificate:
+            ends = _certificate_ends(certificate)
+            kind, cure = "the client certificate", "renew it"
+        else:
+            ends = None
+            kind, cure = "a request without token and certificate", "name a user with either in the kubeconfig"
+        owner = f" of {self._identity}" if self._identity else ""
+        past = f", which expired at {timestamp(ends)}" if ends is not None and ends < time.time() else ""
+        return f"{kind}{owner}{past}; {cure}"
+
+    async def _exchange(self, request: Request, token: str) -> Response:
         import aiohttp
         import yarl
 
         session = self._open()
         stream = wants_stream(request)
         headers = dict(request.headers)
-        token = self._token() if callable(self._token) else self._token
         if token and "authorization" not in headers:
             headers["authorization"] = f"Bearer {token}"
         url = self._server + quote(request.path, safe="/:@!$&'()*+,;=~")
         if request.query:
             url += "?" + urlencode(request.query)
         try:
-            answer = await session.request(
-                request.method,
-                yarl.URL(url, encoded=True),
-                headers=headers,
-                data=request.body or None,
-                timeout=self._timeout(stream),
-                allow_redirects=False,
-            )
+            async with asyncio.timeout(REQUEST_TIMEOUT if stream else None):
+                answer = await session.request(
+                    request.method,
+                    yarl.URL(url, encoded=True),
+                    headers=headers,
+                    data=request.body or None,
+                    timeout=self._timeout(stream),
+                    allow_redirects=False,
+                )
             response_headers = {name.lower(): value for name, value in answer.headers.items()}
             if stream and answer.status == 200:
                 return Response(answer.status, response_headers, stream=self._chunks(answer))
             async with answer:
                 return Response(answer.status, response_headers, await answer.read())
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"no answer from {self._server}: {_why(error)}") from error
+        except TimeoutError as error:
+            raise TimedOut(f"no answer from {self._server} in time: {self._why(error)}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"no answer from {self._server}: {self._why(error)}") from error
+
+    def _why(self, error: Exception) -> str:
+        """What went wrong; a server may cut connections with a certificate that has run out without a word."""
+        _, certificate, _, _ = self._tls
+        ends = _certificate_ends(certificate) if certificate else None
+        if ends is None or ends > time.time():
+            return _why(error)
+        owner = f" of {self._identity}" if self._identity else ""
+        return f"{_why(error)}; the client certificate{owner} expired at {timestamp(ends)}; renew it"
 
     async def _chunks(self, answer: Any) -> AsyncIterator[bytes]:
         import aiohttp
@@ -149,3 +234,25 @@ def _why(error: Exception) -> str:
         if number is not None and number in errno.errorcode:
             return os.strerror(number)
     return str(error) or type(error).__name__
+
+
+def _token_ends(token: str) -> float | None:
+    """When a JSON Web Token ends (Unix time); None for other tokens."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        return None
+
+
+def _certificate_ends(pem: bytes) -> float | None:
+    """When a certificate ends (Unix time); None when it cannot be read."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    except ValueError:
+        return None

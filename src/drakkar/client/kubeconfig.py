@@ -1,7 +1,8 @@
 """Which API server, and as whom: kubeconfig files and the service account of a pod.
 
 Only what a client needs is read: one context with its cluster and user. Credential plugins
-(``exec``) are run as kubectl runs them, and again when their token expires.
+(``exec``) are run as kubectl runs them, and again when their token expires. What changes under
+a running program, tokens and certificates in files, is read again when a server refuses it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ TOKEN_LIFE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How to reach one API server; ``token`` is a text or a function that gives the current one."""
+    """How to reach one API server; ``token`` is a text or a function that gives the current one.
+
+    ``identity`` says for people whose credentials these are and where they come from; ``reload`` reads certificate and
+    key anew, where they are files.
+    """
 
     server: str
     namespace: str = "default"
@@ -36,6 +41,8 @@ class Config:
     key: bytes | None = None
     token: str | Callable[[], str] | None = None
     insecure: bool = False
+    identity: str = ""
+    reload: Callable[[], tuple[bytes | None, bytes | None]] | None = None
 
     def transport(self, user_agent: str = "drakkar") -> Any:
         """An `HttpTransport` for this server."""
@@ -49,6 +56,8 @@ class Config:
             token=self.token,
             insecure=self.insecure,
             user_agent=user_agent,
+            identity=self.identity,
+            reload=self.reload,
         )
 
 
@@ -76,8 +85,11 @@ def load(path: str | Path | None = None, context: str | None = None) -> Config:
         raise UsageError(f"kubeconfig {file}: clusters[{entry.get('cluster')}].cluster.server is missing")
     where = file.parent
     token: str | Callable[[], str] | None = user.get("token")
-    certificate = _data(file, user, "client-certificate", where)
-    key = _data(file, user, "client-key", where)
+
+    def pair() -> tuple[bytes | None, bytes | None]:
+        return _data(file, user, "client-certificate", where), _data(file, user, "client-key", where)
+
+    certificate, key = pair()
     if user.get("tokenFile") and not token:
         token = TokenFile(where / user["tokenFile"])
     elif user.get("exec"):
@@ -92,6 +104,8 @@ def load(path: str | Path | None = None, context: str | None = None) -> Config:
         key=key,
         token=token,
         insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        identity=f"user {entry.get('user', '')!r} of kubeconfig {file}",
+        reload=pair if user.get("client-certificate") else None,
     )
 
 
@@ -109,6 +123,7 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Config:
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         ca=(folder / "ca.crt").read_bytes() if (folder / "ca.crt").exists() else None,
         token=TokenFile(folder / "token"),
+        identity=f"the service account of this pod, token file {folder / 'token'}",
     )
 
 
@@ -135,6 +150,10 @@ class TokenFile:
             self._read_at = now
         return self._token
 
+    def renew(self) -> None:
+        """Makes the next call read the file: the server refused what it said before."""
+        self._read_at = -TOKEN_LIFE
+
 
 class ExecPlugin:
     """A credential plugin (``users[].user.exec``); called, it gives a token that is still valid."""
@@ -148,6 +167,15 @@ class ExecPlugin:
     def __call__(self) -> str:
         return self._current().get("token") or ""
 
+    @property
+    def slow(self) -> bool:
+        """Whether the next call runs the plugin."""
+        return not self._status or time.time() > self._expires - 10
+
+    def renew(self) -> None:
+        """Makes the next call run the plugin: the server refused what it said before."""
+        self._status = {}
+
     def certificate(self) -> tuple[bytes, bytes] | None:
         """Client certificate and key, when the plugin gives these."""
         status = self._current()
@@ -156,7 +184,7 @@ class ExecPlugin:
 
     def _current(self) -> dict[str, Any]:
         # Ten seconds of grace: a token must not expire on its way.
-        if not self._status or time.time() > self._expires - 10:
+        if self.slow:
             self._status = self._run()
             expires = self._status.get("expirationTimestamp")
             self._expires = parse_timestamp(expires) if expires else float("inf")

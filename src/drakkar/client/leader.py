@@ -64,11 +64,11 @@ class Election:
         """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
         while True:
             self._renewed = self._clock.monotonic()
-            while not await self._attempt():
+            while (since := await self._attempt(self._renew_deadline / 2)) is None:
                 await self._clock.sleep(self._pause())
                 self._renewed = self._clock.monotonic()
             logger.info("%s leads %s/%s", self._identity, self._namespace, self._name)
-            if await self._lead(work):
+            if await self._lead(work, since):
                 return
             logger.warning("%s lost the lease %s/%s", self._identity, self._namespace, self._name)
 
@@ -83,11 +83,11 @@ class Election:
     def _patience(self, record: dict[str, Any]) -> float:
         return float(record.get("leaseDurationSeconds") or self._lease_duration)
 
-    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Works while the lease is renewed; answers whether the work ended by itself."""
+    async def _lead(self, work: Callable[[], Awaitable[None]], since: float) -> bool:
+        """Works while the lease, taken at ``since``, is renewed; answers whether the work ended by itself."""
         self.leads.set()
         working = asyncio.ensure_future(work())
-        renewing = asyncio.create_task(self._renew(), name=f"lease-{self._name}")
+        renewing = asyncio.create_task(self._renew(since), name=f"lease-{self._name}")
         try:
             await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -103,21 +103,31 @@ class Election:
             if not lost:
                 await self._step_down()
 
-    async def _renew(self) -> None:
-        """Renews until that has not worked for too long."""
-        while self._clock.monotonic() - self._renewed < self._renew_deadline:
-            await self._clock.sleep(self._retry_period)
-            started = self._clock.monotonic()
-            try:
-                if await asyncio.wait_for(self._attempt(), self._renew_deadline):
-                    self._renewed = started
-                elif self._record.get("holderIdentity") != self._identity:
-                    return
-            except TimeoutError:
-                continue
+    async def _renew(self, renewed: float) -> None:
+        """Renews until that has not worked for too long since ``renewed`` (monotonic): nobody else may lead before."""
+        while (rest := renewed + self._renew_deadline - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(self._retry_period, rest))
+            rest = renewed + self._renew_deadline - self._clock.monotonic()
+            # One answer that does not come must not cost the whole term.
+            since = await self._attempt(min(rest, self._renew_deadline / 2)) if rest > 0 else None
+            if since is not None:
+                renewed = since
+            elif self._record.get("holderIdentity") not in (None, self._identity):
+                return
 
-    async def _attempt(self) -> bool:
-        """Takes or renews the lease; False when somebody else has it or the server cannot be asked."""
+    async def _attempt(self, wait: float) -> float | None:
+        """Takes or renews the lease within ``wait`` seconds, which counts from the (monotonic) time it answers.
+
+        None when somebody else has it, or the server cannot be asked.
+        """
+        started = self._clock.monotonic()
+        try:
+            return started if await asyncio.wait_for(self._take(), wait) else None
+        except TimeoutError:
+            logger.info("lease %s/%s: no answer within %.1f s", self._namespace, self._name, wait)
+            return None
+
+    async def _take(self) -> bool:
         try:
             try:
                 lease: dict[str, Any] = await self._client.get(LEASE, self._name, self._namespace)
@@ -125,7 +135,8 @@ class Election:
                 if error.code != 404:
                     raise
                 metadata = {"name": self._name, "namespace": self._namespace}
-                await self._client.create(LEASE, {"metadata": metadata, "spec": self._mine({})})
+                await self._client.create(LEASE, {"metadata": metadata, "spec": (mine := self._mine({}))})
+                self._record = mine
                 return True
             spec = lease.get("spec") or {}
             if spec != self._record:
@@ -135,8 +146,10 @@ class Election:
             if holder and holder != self._identity and silent < self._patience(spec):
                 return False
             metadata = {"resourceVersion": lease["metadata"]["resourceVersion"]}
-            body = {"metadata": metadata, "spec": self._mine(spec)}
-            await self._client.patch(LEASE, self._name, self._namespace, body)
+            mine = self._mine(spec)
+            await self._client.patch(LEASE, self._name, self._namespace, {"metadata": metadata, "spec": mine})
+            # Until the next look this is the record: an old one would say of a failed look that others hold it.
+            self._record = mine
             return True
         except (ApiError, Unreachable) as error:
             logger.info("lease %s/%s: %s", self._namespace, self._name, error)
@@ -155,6 +168,12 @@ class Election:
 
     async def _step_down(self) -> None:
         """Frees the lease at a regular end, so that the next leader need not wait."""
+        try:
+            await asyncio.wait_for(self._free(), self._renew_deadline / 2)
+        except TimeoutError:
+            logger.info("lease %s/%s was not freed: no answer", self._namespace, self._name)
+
+    async def _free(self) -> None:
         try:
             lease: dict[str, Any] = await self._client.get(LEASE, self._name, self._namespace)
             if (lease.get("spec") or {}).get("holderIdentity") == self._identity:

@@ -17,6 +17,10 @@ class Unreachable(DrakkarError):
     """No answer came: connection refused, reset, timed out. Trying again later may help."""
 
 
+class TimedOut(Unreachable):
+    """The answer did not come in time; the request may be carried out all the same, even later."""
+
+
 class Transport(Protocol):
     """Carries one request; watches and logs answer with ``Response.stream``, the rest with ``body``.
 

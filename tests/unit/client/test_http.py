@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
+import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from drakkar.api.errors import ApiError
 from drakkar.api.kinds import POD
-from drakkar.api.wire import Request
-from drakkar.client import Caches, Client, HttpTransport, Unreachable
-from tests.unit.client.fakeserver import FakeServer
+from drakkar.api.wire import Request, Response
+from drakkar.client import Caches, Client, HttpTransport, Unreachable, kubeconfig
+from tests.unit.client.fakeserver import FakeServer, failure
 from tests.unit.client.test_cache import pod, until
 
 
@@ -28,7 +31,7 @@ def authority() -> Any:
     root_key = ec.generate_private_key(ec.SECP256R1())
     root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test-ca")])
 
-    def certificate(name: str, ca: bool = False) -> tuple[bytes, bytes]:
+    def certificate(name: str, ca: bool = False, hours: float = 1) -> tuple[bytes, bytes]:
         key = root_key if ca else ec.generate_private_key(ec.SECP256R1())
         builder = (
             x509.CertificateBuilder()
@@ -36,8 +39,8 @@ def authority() -> Any:
             .issuer_name(root_name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=1))
-            .not_valid_after(now + datetime.timedelta(hours=1))
+            .not_valid_before(now - datetime.timedelta(hours=2))
+            .not_valid_after(now + datetime.timedelta(hours=hours))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         )
@@ -130,4 +133,108 @@ def test_caches_live_through_a_restart_of_the_server() -> None:
         await caches.stop()
         await client.close()
 
+    asyncio.run(scenario())
+
+
+def token(name: str, exp: int) -> str:
+    """A JSON Web Token that nobody has signed."""
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": name, "exp": exp}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.x"
+
+
+class Particular(FakeServer):
+    """Accepts one token, or one client, which it is told of, and nobody else."""
+
+    accepted = ""
+
+    async def handle(self, request: Request) -> Response:
+        if request.headers.get("authorization") != f"Bearer {self.accepted}":
+            return failure(401, "Unauthorized", "Unauthorized")
+        return await super().handle(request)
+
+
+def test_a_token_that_was_rotated_early_is_read_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Particular()
+        server.put(POD, pod("a"))
+        old, new = token("a", 1000), token("a", 2**33)
+        (tmp_path / "token").write_text(old)
+        async with Site(server) as url:
+            config = kubeconfig.Config(url, token=kubeconfig.TokenFile(tmp_path / "token"), identity="the account")
+            client = Client(config.transport())
+            server.accepted = old
+            await client.get(POD, "a", "default")
+            server.accepted = new
+            with pytest.raises(ApiError, match="the server does not accept the token of the account, which expired at"):
+                await client.get(POD, "a", "default")
+            (tmp_path / "token").write_text(new)
+            await client.get(POD, "a", "default")
+            server.accepted = "another"
+            with pytest.raises(ApiError, match="does not accept the token of the account; renew it"):
+                await client.get(POD, "a", "default")
+            (tmp_path / "token").unlink()
+            with pytest.raises(Unreachable, match=r"no credentials for .*token cannot be read"):
+                await client.delete(POD, "a", "default")
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_certificate_that_has_run_out_is_named_and_its_successor_taken(tmp_path: Path) -> None:
+    certificate = authority()
+    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
+    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+
+    def lay(hours: float) -> None:
+        for name, content in zip(("c.crt", "c.key"), certificate("client", hours=hours), strict=True):
+            (tmp_path / name).write_bytes(content)
+
+    class Strict(FakeServer):
+        """As upstream's server does, which checks the dates of a certificate itself."""
+
+        async def handle(self, request: Request) -> Response:
+            return await super().handle(request) if good else failure(401, "Unauthorized", "Unauthorized")
+
+    async def scenario() -> None:
+        nonlocal good
+        server = Strict()
+        server.put(POD, pod("a"))
+        lay(hours=-1)
+        # Without a check of its own: the handshake takes what the server behind it refuses.
+        async with Site(server, unchecked) as url:
+            cluster = {"server": url, "certificate-authority": "ca"}
+            user = {"client-certificate": "c.crt", "client-key": "c.key"}
+            document = {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "joe"}}],
+                "clusters": [{"name": "x", "cluster": cluster}],
+                "users": [{"name": "joe", "user": user}],
+            }
+            (tmp_path / "config").write_text(json.dumps(document))
+            client = Client(kubeconfig.load(tmp_path / "config").transport())
+            with pytest.raises(ApiError, match=r"client certificate of user 'joe' of kubeconfig .*, which expired at"):
+                await client.get(POD, "a", "default")
+            lay(hours=1)
+            good = True
+            # Refused with the old one, which is in use still, and asked once more with the new one.
+            server.refuse = [failure(401, "Unauthorized", "Unauthorized")]
+            await client.get(POD, "a", "default")
+            await client.close()
+        # A server that checks certificates cuts the connection; ours is known to have run out all the same.
+        lay(hours=-1)
+        async with Site(server, context) as url:
+            document["clusters"][0]["cluster"]["server"] = url
+            (tmp_path / "config").write_text(json.dumps(document))
+            client = Client(kubeconfig.load(tmp_path / "config").transport())
+            with pytest.raises(Unreachable, match=r"the client certificate of user 'joe'.* expired at .*; renew it"):
+                await client.delete(POD, "a", "default")
+            await client.close()
+
+    good = False
+    unchecked = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    unchecked.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    context.verify_mode = ssl.CERT_REQUIRED
     asyncio.run(scenario())

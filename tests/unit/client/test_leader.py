@@ -5,7 +5,7 @@ from typing import Any
 
 from drakkar.api.kinds import LEASE
 from drakkar.client import Client, Election, MemoryTransport, SystemClock, Unreachable
-from tests.unit.client.fakeserver import FakeServer
+from tests.unit.client.fakeserver import FakeServer, failure
 
 
 class Cuttable(MemoryTransport):
@@ -123,5 +123,73 @@ def test_work_that_ends_ends_the_election() -> None:
 
         await asyncio.wait_for(election.run(work), 2)
         assert not election.leads.is_set()
+
+    asyncio.run(scenario())
+
+
+class Mute(MemoryTransport):
+    """A server that, while ``mute``, answers nothing at all."""
+
+    mute = False
+
+    async def request(self, request: Any) -> Any:
+        if self.mute:
+            await asyncio.Event().wait()
+        return await super().request(request)
+
+
+def quick(transport: Any, name: str) -> Election:
+    times = {"lease_duration": 0.6, "renew_deadline": 0.4, "retry_period": 0.05}
+    return Election(Client(transport), SystemClock(), "scheduler", name, **times)
+
+
+def test_unanswered_requests_cost_neither_candidates_their_turn_nor_others_theirs() -> None:
+    async def scenario() -> None:
+        server = FakeServer()
+        silent, other = Mute(server.handle), Mute(server.handle)
+        works: list[str] = []
+
+        async def work(name: str) -> None:
+            works.append(name)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                works.remove(name)
+
+        first = asyncio.create_task(quick(silent, "first").run(lambda: work("first")))
+        async with asyncio.timeout(10):
+            while works != ["first"]:
+                await asyncio.sleep(0.01)
+            other.mute = True
+            second = asyncio.create_task(quick(other, "second").run(lambda: work("second")))
+            await asyncio.sleep(0.02)
+            # From now on the first hears nothing; what the second had asked before is never answered.
+            silent.mute, other.mute = True, False
+            while works != ["second"]:
+                assert works in (["first"], [])
+                await asyncio.sleep(0.01)
+        for task in (first, second):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_one_refusal_after_a_takeover_costs_no_term() -> None:
+    async def scenario() -> None:
+        server, clock = FakeServer(), Virtual()
+        first = Candidate(server, clock, "first")
+        await clock.pass_by(1)
+        second = Candidate(server, clock, "second")
+        await clock.pass_by(5)
+        first.transport.cut = True
+        await clock.pass_by(20)
+        assert second.works
+        server.refuse = [failure(403, "Forbidden")]
+        await clock.pass_by(2.5)
+        assert not server.refuse
+        assert second.works
+        await first.stop()
+        await second.stop()
 
     asyncio.run(scenario())

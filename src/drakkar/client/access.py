@@ -1,0 +1,161 @@
+"""Rights that a server says are missing: named, with the rule to add, until they are there; and credentials, too.
+
+API servers refuse what no role allows in one form (403; 422 for the rights that only the status of claims asks for):
+``User "x" cannot list resource "pods" in API group "" at the cluster scope``. Other refusals, of quotas or admission,
+do not have it and are nobody's missing right.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError
+from drakkar.api.exposition import family
+from drakkar.api.names import NODE_LEASE_NAMESPACE
+from drakkar.api.wire import Request
+from drakkar.client.transport import wants_stream
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a right that is still missing is named again.
+REMIND = 300.0
+#: Seconds after which a right counts as missing no longer, unless it is refused again: back-offs are shorter.
+FORGET = 120.0
+
+_FORM = re.compile(
+    r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One right; ``resource`` with its subresource, ``namespace`` empty for a right in all of them."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule of a Role or ClusterRole that gives it, as YAML in one line."""
+        return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: ["{self.verb}"]}}'
+
+    def __str__(self) -> str:
+        group = f" of {self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{group}" + (f" in namespace {self.namespace}" if self.namespace else "")
+
+
+def missing_right(error: ApiError) -> Access | None:
+    """The right that a refused request lacks; None when it was refused for another reason."""
+    found = _FORM.search(str(error)) if error.code in (403, 422) else None
+    return Access(found["verb"], found["group"], found["resource"], found["namespace"] or "") if found else None
+
+
+@dataclass(slots=True)
+class _Missing:
+    right: Access
+    #: The kind of request that was refused.
+    asked: tuple[str, ...]
+    last: float
+    named: float
+
+
+class Rights:
+    """What one client has been refused; ``role`` is the name of the component's roles in the chart and ``deploy/``."""
+
+    def __init__(self, clock: Clock, role: str = ""):
+        self._clock = clock
+        self._role = role
+        #: By verb, group and resource: one role gives a right in all namespaces.
+        self._missing: dict[tuple[str, str, str], _Missing] = {}
+        #: What the server said about our credentials, and when that was told; empty: they are good.
+        self._stranger = ""
+        self._told = float("-inf")
+
+    def __bool__(self) -> bool:
+        return bool(self._missing) or bool(self._stranger)
+
+    def refused(self, request: Request, error: ApiError) -> None:
+        """Takes note of a refusal, and says what it lacks if that is new or long ago."""
+        now = self._clock.monotonic()
+        if error.code == 401:
+            if now - self._told >= REMIND or not self._stranger:
+                self._told = now
+                logger.warning("%s", error)
+            self._stranger = str(error)
+            return
+        right = missing_right(error)
+        if right is None:
+            return
+        key = right.verb, right.group, right.resource
+        known = self._missing.get(key)
+        if known is None:
+            known = self._missing[key] = _Missing(right, _asked(request), now, now - REMIND)
+        known.right, known.last = right, now
+        if now - known.named >= REMIND:
+            known.named = now
+            logger.warning("%s", self.describe(right))
+
+    def answered(self, request: Request) -> None:
+        """Takes note that a request was allowed."""
+        if self._stranger:
+            self._stranger = ""
+            logger.warning("the server accepts our credentials again")
+        asked, namespace = _asked(request), _namespace(request)
+        for key, known in [*self._missing.items()]:
+            if known.asked == asked and known.right.namespace in ("", namespace):
+                del self._missing[key]
+                logger.warning("allowed now: %s", known.right)
+
+    def missing(self) -> list[Access]:
+        """The rights that are missing as far as is known."""
+        now = self._clock.monotonic()
+        for key in [key for key, known in self._missing.items() if now - known.last > FORGET]:
+            del self._missing[key]
+        return [known.right for known in self._missing.values()]
+
+    def describe(self, right: Access) -> str:
+        """One sentence: what is not allowed, and what has to be added where."""
+        # The leases that replicas elect by are the one thing that parts have a right to in one namespace only.
+        kind = "Role" if right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE else "ClusterRole"
+        where = f" in namespace {right.namespace}" if kind == "Role" and right.namespace else ""
+        role = f"the {kind} {self._role}{where}" if self._role else f"a {kind} of this user{where}"
+        return f"not allowed to {right}: {role} needs the rule {right.rule}; tried again until it is there"
+
+    def text(self) -> str:
+        """All that is missing, a sentence each; empty when nothing is."""
+        rights = [self.describe(right) for right in self.missing()]
+        return "\n".join([*([self._stranger] if self._stranger else []), *rights])
+
+    def metrics_text(self) -> str:
+        """Prometheus' text form."""
+        name = "drakkar_missing_rights"
+        lines = family(name, "gauge", "Rights that the API server says this component lacks.")
+        for right in self.missing():
+            lines.append(f'{name}{{verb="{right.verb}",group="{right.group}",resource="{right.resource}"}} 1')
+        return "\n".join(lines) + "\n"
+
+
+def _parts(request: Request) -> list[str]:
+    return request.path.strip("/").split("/")
+
+
+def _namespace(request: Request) -> str:
+    parts = _parts(request)
+    return parts[parts.index("namespaces") + 1] if "namespaces" in parts[:-2] else ""
+
+
+def _asked(request: Request) -> tuple[str, ...]:
+    """The kind of a request, without names: equal for requests that need the same rights."""
+    parts = _parts(request)
+    head = 2 if parts[0] == "api" else 3
+    rest = parts[head:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    named = "one" if len(rest) > 1 else "all"
+    return (request.method, str(wants_stream(request)), *parts[:head], *rest[:1], named, *rest[2:])
