@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -108,10 +109,13 @@ class Up:
 
 
 class Part:
-    """One ``drakkar`` command as a child process; killed at the end of the block, unless it has ended."""
+    """One ``drakkar`` command as a child process; killed at the end of the block, unless it has ended.
 
-    def __init__(self, *arguments: str):
-        command = [sys.executable, "-m", "drakkar.cli", *arguments]
+    ``program``: how else to start Python, for example with a file.
+    """
+
+    def __init__(self, *arguments: str, program: Sequence[str] = ("-m", "drakkar.cli")):
+        command = [sys.executable, *program, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()

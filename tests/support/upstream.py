@@ -79,9 +79,14 @@ def binary(component: str) -> Path:
     return path if path.exists() else absent(f"{component} is not built; ./do {chore} builds it (minutes, needs Go)")
 
 
+def is_built(component: str) -> bool:
+    """Whether the cache has it for the sources as they are."""
+    return _path(component).exists()
+
+
 def build(components: tuple[str, ...] = COMPONENTS) -> None:
     """Build what is not in the cache yet; CalledProcessError where Go refuses, SystemExit where it is absent."""
-    absent_yet = [component for component in components if not _path(component).exists()]
+    absent_yet = [component for component in components if not is_built(component)]
     if not absent_yet:
         return
     if shutil.which("go") is None:
