@@ -40,7 +40,7 @@ from drakkar.apiserver.managed import reset_paths
 from drakkar.apiserver.options import DeleteOptions, WriteOptions, revision
 from drakkar.apiserver.points import points_of
 from drakkar.apiserver.rbac import RBAC, Authorizer
-from drakkar.apiserver.schema import apply_schema_defaults
+from drakkar.apiserver.schema import apply_schema_defaults, write_zeros
 from drakkar.apiserver.status import StatusError
 from drakkar.apiserver.times import Stamps
 from drakkar.apiserver.views import View
@@ -591,6 +591,8 @@ class Registry:
             new = server_side_apply(None, new, options.manager, options.force, schema, "", now, reset=reset)
             new["metadata"] = {**(new.get("metadata") or {}), "name": name}
             managed = new["metadata"].pop("managedFields", None)
+            if not view.stored.custom:
+                write_zeros(new, schema)
             if attributes is not None:
                 attributes.operation = "CREATE"
             try:
@@ -609,7 +611,11 @@ class Registry:
             merged = server_side_apply(
                 old, patch, options.manager, options.force, schema, subresource, now, reset=reset
             )
-            return decode(encode(merged))  # nothing of the result may be shared with the inputs
+            new = decode(encode(merged))  # nothing of the result may be shared with the inputs
+            if not view.stored.custom:
+                # As whoever else writes the object would; they belong to nobody.
+                write_zeros(new, schema)
+            return new
 
         entry = await self.update(
             view,

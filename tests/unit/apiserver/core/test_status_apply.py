@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
-from drakkar.api.kinds import DEPLOYMENT, Kind
+from drakkar.api.kinds import DEPLOYMENT, RESOURCECLAIM, Kind
 from tests.support.eventually import memory_plane
 
 CRD = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False)
@@ -64,5 +65,42 @@ def test_an_entry_goes_with_the_manager_that_no_longer_says_it() -> None:
                 assert await said(kind, "first", field, [one]) == ["a"]
                 assert await said(kind, "second", field, [two]) == ["a", "b"]
                 assert await said(kind, "first", field, []) == ["b"]
+
+    asyncio.run(story())
+
+
+def test_what_go_writes_of_itself_is_there_at_once_and_nobodys() -> None:
+    """A required text left out is empty, as after any other write: else the next writer of another part changes it."""
+
+    async def story() -> None:
+        async with memory_plane() as client:
+            claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+            request = {"name": "r", "exactly": {"deviceClassName": "x"}}
+            finalizers = ["resource.kubernetes.io/delete-protection"]
+            await client.create(
+                RESOURCECLAIM,
+                {
+                    **claim,
+                    "metadata": {"name": "c", "finalizers": finalizers},
+                    "spec": {"devices": {"requests": [request]}},
+                },
+                "default",
+            )
+            place = {"driver": "d.example.com", "pool": "p", "device": "v"}
+            status = {"allocation": {"devices": {"results": [{"request": "r", **place}]}}}
+            await client.patch(RESOURCECLAIM, "c", "default", {"status": status}, subresource="status")
+            said = {"type": "Up", "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            body = {**claim, "status": {"devices": [{**place, "conditions": [said]}]}}
+            path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c"
+            await client.patch(
+                RESOURCECLAIM, "c", "default", body, type="apply", subresource="status", field_manager="m"
+            )
+            stored = json.loads((await client.send("GET", path)).body)
+            assert stored["status"]["devices"][0]["conditions"] == [{**said, "message": ""}]
+            assert "f:message" not in json.dumps(stored["metadata"]["managedFields"])
+            reserved = {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}
+            await client.patch(RESOURCECLAIM, "c", "default", reserved, subresource="status")
+            after = json.loads((await client.send("GET", path)).body)
+            assert after["status"]["devices"] == stored["status"]["devices"]
 
     asyncio.run(story())
