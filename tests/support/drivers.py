@@ -66,11 +66,19 @@ class DriverCluster:
 
 @asynccontextmanager
 async def driver_cluster(
-    root: Path, nodes: Mapping[str, Mapping[str, Build]], labels: Mapping[str, str] | None = None
+    root: Path,
+    nodes: Mapping[str, Mapping[str, Build]],
+    labels: Mapping[str, str] | None = None,
+    *,
+    with_client: Callable[[Client], None] = lambda _: None,
 ) -> AsyncIterator[DriverCluster]:
-    """Nodes by name with their drivers by a short name; `root` must have a short path, sockets lie below it."""
+    """Nodes by name with their drivers by a short name; `root` must have a short path, sockets lie below it.
+
+    ``with_client`` is given the client before the drivers are made.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(case_plane())
+        with_client(client)
         cluster = DriverCluster(client)
         parts: list[asyncio.Task[None]] = []
         for number, (name, drivers) in enumerate(nodes.items()):

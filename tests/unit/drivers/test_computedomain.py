@@ -16,6 +16,7 @@ from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import DEVICECLASS, POD, Kind
 from drakkar.api.objects import condition_is, name_of
 from drakkar.cli.manifests import read_objects
+from drakkar.client import Client
 from drakkar.drivers.computedomain.command import DomainStatus, control, label_node
 from drakkar.drivers.computedomain.driver import ComputeDomainDriver
 from drakkar.drivers.computedomain.fabric import FakeFabric, Imex
@@ -41,14 +42,13 @@ async def racks(root: Path, cliques: dict[str, str]) -> AsyncIterator[tuple[Driv
     """Nodes by name with their cliques, one folder as the memory of all fabrics."""
     fabrics = {node: FakeFabric(root / "fabric") for node in cliques}
     loop = asyncio.get_running_loop()
-    clients: list[Any] = []
+    clients: list[Client] = []
 
     def build(node: str, _folder: Path) -> ComputeDomainDriver:
-        status = DomainStatus(_Late(clients), node, loop)  # pyright: ignore[reportArgumentType]
+        status = DomainStatus(clients[0], node, loop)
         return ComputeDomainDriver(node, fabrics[node], status.read, status.tell)
 
-    async with driver_cluster(root, {node: {"cd": build} for node in cliques}) as cluster:
-        clients.append(cluster.client)
+    async with driver_cluster(root, {node: {"cd": build} for node in cliques}, with_client=clients.append) as cluster:
         await create(cluster, "crd.yaml")
         for node, clique in cliques.items():
             await label_node(cluster.client, node, clique)
@@ -58,16 +58,6 @@ async def racks(root: Path, cliques: dict[str, str]) -> AsyncIterator[tuple[Driv
         finally:
             controllers.cancel()
             await asyncio.gather(controllers, return_exceptions=True)
-
-
-class _Late:
-    """The cluster's client, which comes after its drivers."""
-
-    def __init__(self, clients: list[Any]) -> None:
-        self._clients = clients
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._clients[0], name)
 
 
 async def domain(cluster: DriverCluster) -> Any:

@@ -3,16 +3,89 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from drakkar.api.errors import UsageError
+from drakkar.api.kinds import NODE
+from drakkar.api.meta import Object
+from drakkar.api.names import TPU_DRIVER
+from drakkar.client import Client
 from drakkar.client.clock import SystemClock
-from drakkar.driver.command import lead, run_command
-from drakkar.drivers.tpu.driver import TpuDriver
+from drakkar.driver.command import add_node_arguments, lead, run_command, serve
+from drakkar.drivers.tpu.chips import FakeChips, LinuxChips
+from drakkar.drivers.tpu.driver import BROKEN, TpuDriver
+from drakkar.drivers.tpu.fabric import Fabric, FakeFabric, ProgramFabric
+from drakkar.drivers.tpu.host import TpuHostDriver
+
+#: Seconds for the API server within a call of the kubelet.
+_PATIENCE = 20.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the central controller of multi-host slices; of several replicas one leads."""
+    """Run the central controller, or with the name of a node the part of a host."""
     parser = argparse.ArgumentParser(
-        prog="drakkar driver run tpu", description="Multi-host TPU slices from the labels of Nodes."
+        prog="drakkar driver run tpu",
+        description="Multi-host TPU slices from the labels of Nodes: once per cluster; and with --node-name (or "
+        "$NODE_NAME) on every host that runs containers, where it hands out the chips.",
     )
-    return run_command(parser, lambda client, _: lead("tpu-driver", client, TpuDriver(client, SystemClock()).run), argv)
+    parser.add_argument(
+        "--fabric-program",
+        type=Path,
+        metavar="FILE",
+        help="central part: program that links the hosts of a claim; pods wait for it (docs/reference/tpu-driver.md)",
+    )
+    parser.add_argument("--fake-fabric", type=Path, metavar="DIR", help="central part: a folder stands for the fabric")
+    parser.add_argument("--fake-chips", type=int, metavar="N", help="part of a host: no hardware, N chips")
+    add_node_arguments(parser)
+    return run_command(parser, _work, argv)
+
+
+async def _work(client: Client, args: argparse.Namespace) -> None:
+    central = args.cluster or not args.node_name
+    _refuse(args, ("--fake-chips",) if central else ("--fabric-program", "--fake-fabric"), central=central)
+    if args.fabric_program and args.fake_fabric:
+        raise UsageError("--fabric-program and --fake-fabric: there is one fabric")
+    if central:
+        await lead("tpu-driver", client, TpuDriver(client, SystemClock(), _fabric(args)).run)
+        return
+    folder = args.kubelet_root / "plugins" / TPU_DRIVER / "fake"
+    chips = FakeChips(folder, args.fake_chips) if args.fake_chips is not None else LinuxChips()
+    node = OwnNode(client, args.node_name, asyncio.get_running_loop())
+    await serve(TpuHostDriver(chips, node.read, node.mark), client, args)
+
+
+def _refuse(args: argparse.Namespace, flags: Sequence[str], *, central: bool) -> None:
+    for flag in flags:
+        if getattr(args, flag[2:].replace("-", "_")) is not None:
+            where = "of a host; give --node-name" if central else "for the whole cluster; give --cluster"
+            raise UsageError(f"{flag} is for the part {where}")
+
+
+def _fabric(args: argparse.Namespace) -> Fabric | None:
+    if args.fabric_program:
+        return ProgramFabric(args.fabric_program)
+    return FakeFabric(args.fake_fabric) if args.fake_fabric else None
+
+
+class OwnNode:
+    """Reads and marks the Node of this host, from threads of the driver."""
+
+    def __init__(self, client: Client, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._name = name
+        self._loop = loop
+
+    def read(self) -> Object:
+        """The Node. Raises ApiError, Unreachable."""
+        return self._wait(self._client.get(NODE, self._name))
+
+    def mark(self, problem: str) -> None:
+        """Say what is wrong with the chips; empty: nothing."""
+        annotations = {BROKEN: problem or None}
+        self._wait(self._client.patch(NODE, self._name, None, {"metadata": {"annotations": annotations}}))
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)

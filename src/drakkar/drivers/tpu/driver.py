@@ -10,15 +10,16 @@ Source: spec/scheduling.md section 15.1; docs/reference/tpu-driver.md for users.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import LABEL_HOSTNAME, NODE_READY, TAINT_NOT_READY, TAINT_UNREACHABLE, TPU_DRIVER
-from drakkar.api.objects import condition_is, is_deleting, labels_of, name_of
+from drakkar.api.objects import annotations_of, condition_is, is_deleting, labels_of, name_of
 from drakkar.api.resource import v1
 from drakkar.api.tree import children
 from drakkar.client.cache import Cache, Caches
@@ -27,6 +28,8 @@ from drakkar.client.queue import KeyQueue
 from drakkar.client.runner import Runner
 from drakkar.client.writes import Write
 from drakkar.driver import Pool, SlicePublisher
+from drakkar.drivers.tpu.connector import Connector
+from drakkar.drivers.tpu.fabric import Fabric
 from drakkar.drivers.tpu.shapes import Host, hosts_in_slices, tpu_pool
 
 logger = logging.getLogger(__name__)
@@ -35,6 +38,8 @@ LABEL_POD = f"{TPU_DRIVER}/pod"
 LABEL_X = f"{TPU_DRIVER}/x"
 LABEL_Y = f"{TPU_DRIVER}/y"
 LABEL_HOST_TOPOLOGY = f"{TPU_DRIVER}/host-topology"
+#: Annotation of a Node whose chips its own part of the driver misses; the value says how many.
+BROKEN = f"{TPU_DRIVER}/broken"
 #: Labels that make a Node a host of a TPU pod; the host topology is optional and 2x2 by default.
 LABELS = (LABEL_POD, LABEL_X, LABEL_Y)
 
@@ -45,8 +50,9 @@ _TOPOLOGY = re.compile(r"([1-9][0-9]?)x([1-9][0-9]?)")
 class TpuController:
     """What `drakkar.client.runner` runs: pools of TPU pods as keys."""
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock: Clock, *, linked: bool = False):
         self.name = "tpu-driver"
+        self._linked = linked
         self._publisher = SlicePublisher(TPU_DRIVER, self._desired, clock)
         self._nodes: Cache | None = None
         self._complained: set[str] = set()
@@ -72,7 +78,11 @@ class TpuController:
 
     def _desired(self, pod: str, slices: Sequence[v1.ResourceSlice]) -> Pool | None:
         nodes = [] if self._nodes is None else self._nodes.by("tpu-pod", pod)
-        return pool_of(pod, nodes, slices, self._complain)
+        return pool_of(pod, nodes, slices, self._complain, linked=self._linked)
+
+    def grid(self, pod: str) -> Mapping[tuple[int, int], Host]:
+        """Hosts of a TPU pod by place, as published."""
+        return hosts_in_slices(self._publisher.slices(pod))
 
     def _complain(self, problem: str) -> None:
         if problem not in self._complained:
@@ -81,18 +91,27 @@ class TpuController:
 
 
 class TpuDriver:
-    """Runs the controller at one API server."""
+    """Runs the controller at one API server, and the one that switches the fabric where there is one."""
 
-    def __init__(self, client: Client, clock: Clock):
+    def __init__(self, client: Client, clock: Clock, fabric: Fabric | None = None):
         self._client = client
         self._clock = clock
-        self.controller = TpuController(clock)
+        self._fabric = fabric
 
     async def run(self) -> None:
-        """Publish until cancelled."""
+        """Publish, and link, until cancelled."""
+        controller = TpuController(self._clock, linked=self._fabric is not None)
         caches = Caches(self._client)
         try:
-            await Runner(self._client, caches, self.controller, self._clock).run()
+            publishing = Runner(self._client, caches, controller, self._clock)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(publishing.run(), name=controller.name)
+                if self._fabric is not None:
+                    # Of a published device all hosts are known.
+                    await publishing.ready.wait()
+                    connector = Connector(self._fabric, controller.grid, self._clock)
+                    runner = Runner(self._client, caches, connector, self._clock)
+                    group.create_task(runner.run(), name=connector.name)
         finally:
             await caches.stop()
 
@@ -115,7 +134,7 @@ def host_of(node: Object) -> tuple[str, Host] | None:
         hostname=labels.get(LABEL_HOSTNAME) or name_of(node),
         width=int(shape[1]),
         height=int(shape[2]),
-        reachable=reachable(node),
+        reachable=reachable(node) and not annotations_of(node).get(BROKEN),
     )
     return labels[LABEL_POD], host
 
@@ -128,7 +147,12 @@ def reachable(node: Object) -> bool:
 
 
 def pool_of(
-    pod: str, nodes: Sequence[Object], slices: Sequence[v1.ResourceSlice], complain: Callable[[str], None]
+    pod: str,
+    nodes: Sequence[Object],
+    slices: Sequence[v1.ResourceSlice],
+    complain: Callable[[str], None],
+    *,
+    linked: bool = False,
 ) -> Pool | None:
     """The pool as Nodes and earlier slices say; None when there is neither.
 
@@ -162,7 +186,7 @@ def pool_of(
         complain(f"TPU pod {pod}: hosts differ in {LABEL_HOST_TOPOLOGY}; only those of the first host's shape are used")
         first = min(grid.values(), key=lambda host: (host.y, host.x))
         grid = {p: h for p, h in grid.items() if (h.width, h.height) == (first.width, first.height)}
-    return tpu_pool(pod, grid.values())
+    return tpu_pool(pod, grid.values(), linked=linked)
 
 
 def _pods_of(node: Object) -> list[str]:

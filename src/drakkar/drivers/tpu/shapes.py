@@ -10,15 +10,23 @@ a device draws from at most two counter sets, which is the limit of the API.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from drakkar.api.names import TPU_HOST_UNREACHABLE
+import msgspec
+
+from drakkar.api.names import TPU_DRIVER, TPU_HOST_UNREACHABLE
 from drakkar.api.resource import v1
 from drakkar.driver import Pool, SliceContent, attributes, capacities, consumes, counter_set, hosts, split
 
 #: Limits of the API: counters in a set, sets a device draws from, sets in a slice.
 COUNTERS_PER_SET, SETS_PER_DEVICE, SETS_PER_SLICE = 32, 2, 8
+#: Binding conditions of a device whose links have to be switched: they are, they cannot be.
+LINKED: Final = f"{TPU_DRIVER}/linked"
+UNLINKABLE: Final = f"{TPU_DRIVER}/unlinkable"
+_NAME = re.compile(r"tpu-([0-9]+)x([0-9]+)-([0-9]+)-([0-9]+)")
 #: Every device has attributes for its place, and host taints are at most this many (limit of the API).
 TAINTS_PER_DEVICE = 16
 
@@ -45,8 +53,41 @@ class Host:
         return f"host-{self.x}-{self.y}"
 
 
-def tpu_pool(pod: str, members: Iterable[Host]) -> Pool:
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A rectangle of chips: size and place of the first, all in chips."""
+
+    width: int
+    height: int
+    x: int
+    y: int
+
+    @property
+    def topology(self) -> str:
+        """As in the attribute of the device."""
+        return f"{self.width}x{self.height}"
+
+    def rows(self, like: Host) -> list[list[tuple[int, int]]]:
+        """Places of its hosts, row by row, where all hosts have as many chips as this one."""
+        columns = range(self.x // like.width, (self.x + self.width) // like.width)
+        return [[(x, y) for x in columns] for y in range(self.y // like.height, (self.y + self.height) // like.height)]
+
+    def number(self, host: Host) -> int | None:
+        """Number of a host among those of the rectangle, row by row from 0; None when it is not one of them."""
+        places = [place for row in self.rows(host) for place in row]
+        return places.index((host.x, host.y)) if (host.x, host.y) in places else None
+
+
+def area_of(device: str) -> Area | None:
+    """The chips of a device, by its name; None when it is not one of ours."""
+    found = _NAME.fullmatch(device)
+    return Area(*map(int, found.groups())) if found else None
+
+
+def tpu_pool(pod: str, members: Iterable[Host], *, linked: bool = False) -> Pool:
     """The pool of one TPU pod. All hosts must have chips of one shape, and places must differ.
+
+    ``linked``: pods have to wait until the links of their device are switched.
 
     Rectangles with a missing place are left out. Small devices come first, so that a request
     without wishes takes a small one.
@@ -68,6 +109,9 @@ def tpu_pool(pod: str, members: Iterable[Host]) -> Pool:
         SliceContent(shared_counters=tuple(counters[start : start + SETS_PER_SLICE]), per_device_nodes=True)
         for start in range(0, len(counters), SETS_PER_SLICE)
     ]
+    if linked:
+        waiting = {"bindingConditions": [LINKED], "bindingFailureConditions": [UNLINKABLE]}
+        devices = [msgspec.structs.replace(device, **waiting) for device in devices]
     contents += [SliceContent(devices=tuple(run), per_device_nodes=True) for run in split(devices)]
     return Pool(name=pod, slices=tuple(contents))
 
@@ -123,7 +167,7 @@ def _devices_of_size(
 def _device(pod: str, members: list[Host], sets: Mapping[str, str], width: int, height: int) -> v1.Device:
     first = members[0]
     x, y = first.x * first.width, first.y * first.height
-    topology = f"{width * first.width}x{height * first.height}"
+    area = Area(width * first.width, height * first.height, x, y)
     chips = sum(host.chips for host in members)
     drawn: dict[str, dict[str, int | str]] = {}
     for host in members:
@@ -134,9 +178,9 @@ def _device(pod: str, members: list[Host], sets: Mapping[str, str], width: int, 
         if not host.reachable
     ]
     return v1.Device(
-        name=f"tpu-{topology}-{x}-{y}",
+        name=f"tpu-{area.topology}-{x}-{y}",
         attributes=attributes(
-            {"topology": topology, "chips": chips, "hosts": len(members), "x": x, "y": y, "pod": pod}
+            {"topology": area.topology, "chips": chips, "hosts": len(members), "x": x, "y": y, "pod": pod}
         ),
         capacity=capacities({"chips": chips}),
         consumesCounters=[consumes(name, counters) for name, counters in sorted(drawn.items())],
