@@ -45,19 +45,22 @@ class Config:
     reload: Callable[[], tuple[bytes | None, bytes | None]] | None = None
 
     def transport(self, user_agent: str = "drakkar") -> Any:
-        """An `HttpTransport` for this server."""
+        """An `HttpTransport` for this server, whichever versions of resource.k8s.io it has."""
         from drakkar.client.http import HttpTransport
+        from drakkar.client.versions import Versions
 
-        return HttpTransport(
-            self.server,
-            ca=self.ca,
-            certificate=self.certificate,
-            key=self.key,
-            token=self.token,
-            insecure=self.insecure,
-            user_agent=user_agent,
-            identity=self.identity,
-            reload=self.reload,
+        return Versions(
+            HttpTransport(
+                self.server,
+                ca=self.ca,
+                certificate=self.certificate,
+                key=self.key,
+                token=self.token,
+                insecure=self.insecure,
+                user_agent=user_agent,
+                identity=self.identity,
+                reload=self.reload,
+            )
         )
 
 
