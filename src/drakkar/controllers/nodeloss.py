@@ -69,6 +69,7 @@ class NodeLoss:
 
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Subscribes to pods, nodes and leases."""
+        self._queue = queue
         self._nodes = caches.of(NODE)
         self._pods = caches.of(POD, indexes={BY_NODE: node_index})
         if self._by_silence:
@@ -122,7 +123,7 @@ class NodeLoss:
         return [] if _is_ready(node) else self._let_go(pod, LOST)
 
     async def _reconcile_node(self, node: str) -> list[Write]:
-        """Notices the loss when it happens, and sees to the pods that were being deleted by then."""
+        """Notices the loss when it happens, and has the pods looked at that were being deleted by then."""
         if self._nodes.get("", node) is None:
             return []
         rest = await self._heartbeats.silence(node)
@@ -132,8 +133,11 @@ class NodeLoss:
         if found is None or _is_ready(found):
             # Looked at again when somebody says that it is not.
             return []
-        doomed = [pod for pod in self._pods.by(BY_NODE, node) if is_deleting(pod)]
-        return [write for pod in doomed for write in self._let_go(pod, LOST)]
+        # By their own keys: a pod that is deleted just now has one already, and one key is worked on at a time.
+        for pod in self._pods.by(BY_NODE, node):
+            if is_deleting(pod):
+                self._queue.add(f"pod:{key_of(pod)}")
+        return []
 
     async def _without_node(self, pod: Object, node_name: str) -> list[Write]:
         now = self._clock.monotonic()
