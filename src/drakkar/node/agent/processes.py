@@ -1,11 +1,17 @@
-"""Programs started for a client: with pipes, or with a terminal of their own."""
+"""Programs started for a client: with pipes, or with a terminal of their own.
+
+Nothing of ours runs between fork and exec: Python then takes vfork, and nothing of libraries runs there either. What
+gRPC does there, which the agent has loaded, now and then ends the child before it has become the program.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import struct
 import termios
@@ -39,7 +45,8 @@ class LocalProcess:
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
     ) -> LocalProcess:
-        """Start a program in a session of its own. Raises OSError when it cannot be started."""
+        """Start a program in a session of its own, from the main thread. Raises OSError when it cannot be started."""
+        _pass_on_hangups()
         if not wanted.tty:
             pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
             process = await asyncio.create_subprocess_exec(
@@ -50,21 +57,22 @@ class LocalProcess:
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_hear_hangup,
             )
             return cls(process, None)
+        if "/" not in command[0] and shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
         master, slave = os.openpty()
         try:
             fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
             process = await asyncio.create_subprocess_exec(
-                *command,
+                # Whoever leads a session gets the first terminal that it opens for its own.
+                *("/bin/sh", "-c", 'exec "$@" <> "$0"', os.ttyname(slave), *command),
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_take_terminal,
             )
         except BaseException:
             os.close(master)
@@ -145,12 +153,10 @@ class LocalProcess:
             self._master = None
 
 
-def _hear_hangup() -> None:
-    """In the child: a hang-up ends it, also where the agent itself was started to ignore them (by nohup)."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _pass_on_hangups() -> None:
+    """Let children hear hang-ups, also where the agent itself was started to ignore them (by nohup).
 
-
-def _take_terminal() -> None:
-    """In the child: standard input becomes the terminal that controls its session."""
-    _hear_hangup()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    What is ignored stays so in children; what is handled, even by doing nothing, has its usual effect there.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -115,6 +116,32 @@ def test_an_attempt_is_found_again(tmp_path: Path) -> None:
         assert (await again.ended).exitCode == 4
 
     play(scene)
+
+
+def test_a_program_has_its_terminal_and_hears_hangups(tmp_path: Path) -> None:
+    """Also where this process ignores hang-ups; and nothing runs at the fork, where gRPC would kill some children."""
+    forks: list[str] = []
+    os.register_at_fork(before=lambda: forks.append("fork"))
+    look = "import os, signal; print(os.tcgetpgrp(0) == os.getpid(), signal.getsignal(signal.SIGHUP).name)"
+
+    async def scene() -> None:
+        for tty in (True, False):
+            command = [sys.executable, "-c", look if tty else look.replace("os.tcgetpgrp(0)", "os.getsid(0)")]
+            process = await LocalProcess.start(command, Wanted(tty=tty))
+            said = b""
+            while piece := await process.read(STDOUT):
+                said += piece
+            assert (said.split(), await process.wait()) == ([b"True", b"SIG_DFL"], 0)
+            await process.close()
+        with pytest.raises(FileNotFoundError, match="no-such-program"):
+            await LocalProcess.start(["no-such-program"], Wanted(tty=True))
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        play(scene)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert forks == []
 
 
 def test_a_terminal_ends_with_its_client(tmp_path: Path) -> None:
