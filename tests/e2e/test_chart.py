@@ -6,6 +6,7 @@ The plain manifests with kubectl: processes with the flags and tokens of their a
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -20,8 +21,12 @@ import yaml
 
 from drakkar.api.kinds import DEVICETAINTRULE, POD, RESOURCECLAIM, RESOURCEPOOLSTATUSREQUEST
 from drakkar.api.meta import Object
+from drakkar.api.objects import condition_is
 from drakkar.client import SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
+from drakkar.drivers.tpu import TpuDriver
+from drakkar.drivers.tpu.fabric import FakeFabric
+from drakkar.scheduler import Scheduler
 from tests.e2e.test_helm import Helm
 from tests.support import chart
 from tests.support.eventually import eventually
@@ -157,6 +162,34 @@ def test_everything_on_is_taken_and_the_rights_of_all_controllers_suffice() -> N
                 stray["spec"] = {"nodeName": "gone", "containers": [{"name": "c", "image": "i"}]}
                 await made.create(stray)
                 await eventually(lambda: count(admin, POD), lambda n: n == 0)
+            assert made.refused == []
+
+    asyncio.run(run())
+
+
+def test_the_rights_of_a_tpu_driver_with_a_fabric_suffice(tmp_path: Path) -> None:
+    """They are given only where a program is named; it links the host before the pod is bound."""
+    assert "arbitrary-node" not in json.dumps(chart.objects(chart.template("drivers.tpu.enabled=true")))
+    rendered = [
+        NAMESPACE,
+        *chart.objects(chart.template("drivers.tpu.enabled=true", "drivers.tpu.fabricProgram=/fabric")),
+    ]
+
+    async def run() -> None:
+        async with asyncio.timeout(60), site(rendered) as made:
+            admin, clock = made.admin, SystemClock()
+            await made.create(node("a", 0))
+            await made.create(TEMPLATE)
+            driver = TpuDriver(made.part("driver-tpu"), clock, FakeFabric(tmp_path))
+            parts = (driver.run(), Scheduler(admin, clock).run(), Controllers(admin, clock, only={"claims"}).run())
+            async with at_work(*parts):
+                await made.create(pod("job", "tpu"))
+
+                async def bound() -> bool:
+                    return condition_is(await admin.get(POD, "job", "default"), "PodScheduled")
+
+                await eventually(bound, bool)
+            assert [wiring.hosts for wiring in FakeFabric(tmp_path).connected().values()] == [["a"]]
             assert made.refused == []
 
     asyncio.run(run())

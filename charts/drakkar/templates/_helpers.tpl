@@ -175,10 +175,17 @@ subjects:
 {{/* Names of the drivers that are on and run on nodes. */}}
 {{- define "drakkar.nodedrivers" -}}
 {{- $on := list -}}
-{{- range $name := list "gpu" "nic" "cpu" "computedomain" "example" -}}
+{{- range $name := list "tpu" "gpu" "nic" "cpu" "computedomain" "example" -}}
 {{- if (index $.Values.drivers $name).enabled -}}{{- $on = append $on $name -}}{{- end -}}
 {{- end -}}
 {{- toJson $on -}}
+{{- end -}}
+
+{{/* The part that a driver has on nodes, and its values. tpu: what has its plain name is the part for the cluster. */}}
+{{- define "drakkar.nodepart" -}}driver-{{ . }}{{ if eq . "tpu" }}-host{{ end }}{{- end -}}
+{{- define "drakkar.nodevalues" -}}
+{{- $d := index .root.Values.drivers .name -}}
+{{- toJson (ternary $d.host $d (eq .name "tpu")) -}}
 {{- end -}}
 
 {{/* Every part that is on: component to port of its metrics, 0 where it has none. */}}
@@ -189,7 +196,8 @@ subjects:
 {{- if .Values.drivers.tpu.enabled -}}{{- $_ := set $parts "driver-tpu" 0 -}}{{- end -}}
 {{- if .Values.drivers.computedomain.enabled -}}{{- $_ := set $parts "driver-computedomain-controller" 0 -}}{{- end -}}
 {{- range $name := fromJsonArray (include "drakkar.nodedrivers" .) -}}
-{{- $_ := set $parts (printf "driver-%s" $name) (index $.Values.drivers $name).metricsPort -}}
+{{- $d := fromJson (include "drakkar.nodevalues" (dict "root" $ "name" $name)) -}}
+{{- $_ := set $parts (include "drakkar.nodepart" $name) $d.metricsPort -}}
 {{- end -}}
 {{- toJson $parts -}}
 {{- end -}}

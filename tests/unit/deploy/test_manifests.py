@@ -33,6 +33,7 @@ from drakkar.driver import command
 from drakkar.drivers.computedomain.command import DomainStatus, control, label_node
 from drakkar.drivers.computedomain.names import COMPUTEDOMAIN
 from drakkar.drivers.example.driver import ExampleDriver
+from drakkar.drivers.tpu.command import OwnNode
 from drakkar.drivers.tpu.driver import TpuDriver
 from drakkar.scheduler import GateScheduler, Scheduler
 from drakkar.store.memory import MemoryBackend
@@ -166,6 +167,7 @@ STRONG = {
     ("scheduler", "", "pods", "delete"),
     ("controllers", "", "pods", "delete"),
     ("driver-computedomain", "", "nodes", "patch"),
+    ("driver-tpu-host", "", "nodes", "patch"),
 }
 
 
@@ -221,7 +223,7 @@ def test_containers_get_no_more_than_they_need() -> None:
             assert security["runAsNonRoot"]
             assert not [volume for volume in spec.get("volumes", []) if "hostPath" in volume], name
         assert spec.get("hostNetwork", False) == (name == "driver-nic")
-    assert privileged == {"driver-gpu", "driver-computedomain"}
+    assert privileged == {"driver-gpu", "driver-computedomain", "driver-tpu-host"}
     assert rooted == {"driver-nic", "driver-cpu", "driver-example"}
 
 
@@ -508,6 +510,24 @@ def other_slice(where: str) -> dict[str, Any]:
     }
 
 
+def test_rights_suffice_for_a_tpu_host_to_mark_its_node() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60), site(objects("driver-tpu")) as made:
+            for name in ("a", "b"):
+                await made.create(node(name, 0))
+            mine, loop = made.part("driver-tpu-host", node="a"), asyncio.get_running_loop()
+            own = OwnNode(mine, "a", loop)
+            await asyncio.to_thread(own.mark, "3 of 4 chips")
+            marked = await asyncio.to_thread(own.read)
+            assert marked["metadata"]["annotations"]["tpu.drakkar.dev/broken"] == "3 of 4 chips"
+            await asyncio.to_thread(own.mark, "")
+            assert made.refused == []
+            with pytest.raises(ApiError, match="marks its own node only"):
+                await asyncio.to_thread(OwnNode(mine, "b", loop).mark, "0 of 4 chips")
+
+    asyncio.run(run())
+
+
 def test_rights_suffice_for_compute_domains_and_labels_of_one_node() -> None:
     async def run() -> None:
         async with asyncio.timeout(60), site(objects("driver-computedomain")) as made:
@@ -517,9 +537,9 @@ def test_rights_suffice_for_compute_domains_and_labels_of_one_node() -> None:
             mine = made.part("driver-computedomain", node="a")
             await label_node(mine, "a", "rack-1")
             assert (await admin.get(NODE, "a"))["metadata"]["labels"]["computedomain.drakkar.dev/clique"] == "rack-1"
-            with pytest.raises(ApiError, match="labels its own node only"):
+            with pytest.raises(ApiError, match="marks its own node only"):
                 await label_node(mine, "b", "rack-1")
-            with pytest.raises(ApiError, match="labels of its node and nothing else"):
+            with pytest.raises(ApiError, match="metadata of its node and nothing else"):
                 await mine.patch(NODE, "a", None, {"spec": {"unschedulable": True}})
             central = made.part("driver-computedomain-controller")
             made.refused.clear()
