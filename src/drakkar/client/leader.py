@@ -53,22 +53,20 @@ class Election:
         #: The record as last seen, and when (monotonic) it was first seen so.
         self._record: dict[str, Any] = {}
         self._since = 0.0
-        #: Monotonic; when the last renewal that worked was begun.
+        #: Monotonic; when the last attempt was begun that took or renewed the lease.
         self._renewed = 0.0
 
     def is_sure(self) -> bool:
         """Whether nobody else can lead just now: also right in a process that has been stopped for a while."""
-        return self.leads.is_set() and self._clock.monotonic() - self._renewed < self._renew_deadline
+        return self.leads.is_set() and self._rest() > 0
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
         while True:
-            self._renewed = self._clock.monotonic()
-            while (since := await self._attempt(self._renew_deadline / 2)) is None:
+            while not await self._attempt(self._renew_deadline / 2):
                 await self._clock.sleep(self._pause())
-                self._renewed = self._clock.monotonic()
             logger.info("%s leads %s/%s", self._identity, self._namespace, self._name)
-            if await self._lead(work, since):
+            if await self._lead(work):
                 return
             logger.warning("%s lost the lease %s/%s", self._identity, self._namespace, self._name)
 
@@ -83,11 +81,11 @@ class Election:
     def _patience(self, record: dict[str, Any]) -> float:
         return float(record.get("leaseDurationSeconds") or self._lease_duration)
 
-    async def _lead(self, work: Callable[[], Awaitable[None]], since: float) -> bool:
-        """Works while the lease, taken at ``since``, is renewed; answers whether the work ended by itself."""
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Works while the lease is renewed; answers whether the work ended by itself."""
         self.leads.set()
         working = asyncio.ensure_future(work())
-        renewing = asyncio.create_task(self._renew(since), name=f"lease-{self._name}")
+        renewing = asyncio.create_task(self._renew(), name=f"lease-{self._name}")
         try:
             await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -103,29 +101,35 @@ class Election:
             if not lost:
                 await self._step_down()
 
-    async def _renew(self, renewed: float) -> None:
-        """Renews until that has not worked for too long since ``renewed`` (monotonic): nobody else may lead before."""
-        while (rest := renewed + self._renew_deadline - self._clock.monotonic()) > 0:
+    async def _renew(self) -> None:
+        """Renews until that has not worked for too long: nobody else may lead before."""
+        while (rest := self._rest()) > 0:
             await self._clock.sleep(min(self._retry_period, rest))
-            rest = renewed + self._renew_deadline - self._clock.monotonic()
+            rest = self._rest()
             # One answer that does not come must not cost the whole term.
-            since = await self._attempt(min(rest, self._renew_deadline / 2)) if rest > 0 else None
-            if since is not None:
-                renewed = since
-            elif self._record.get("holderIdentity") not in (None, self._identity):
+            if rest > 0 and await self._attempt(min(rest, self._renew_deadline / 2)):
+                continue
+            if self._record.get("holderIdentity") not in (None, self._identity):
                 return
 
-    async def _attempt(self, wait: float) -> float | None:
-        """Takes or renews the lease within ``wait`` seconds, which counts from the (monotonic) time it answers.
+    def _rest(self) -> float:
+        """Seconds until this one has to give up unless it renews."""
+        return self._renewed + self._renew_deadline - self._clock.monotonic()
 
-        None when somebody else has it, or the server cannot be asked.
+    async def _attempt(self, wait: float) -> bool:
+        """Takes or renews the lease within ``wait`` seconds; a success counts from the time at which it was begun.
+
+        False when somebody else has it, or the server cannot be asked.
         """
         started = self._clock.monotonic()
         try:
-            return started if await asyncio.wait_for(self._take(), wait) else None
+            taken = await asyncio.wait_for(self._take(), wait)
         except TimeoutError:
             logger.info("lease %s/%s: no answer within %.1f s", self._namespace, self._name, wait)
-            return None
+            return False
+        if taken:
+            self._renewed = started
+        return taken
 
     async def _take(self) -> bool:
         try:

@@ -193,3 +193,21 @@ def test_one_refusal_after_a_takeover_costs_no_term() -> None:
         await second.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_leader_is_sure_as_long_as_it_renews_and_not_after_a_pause() -> None:
+    async def scenario() -> None:
+        server, clock = FakeServer(), Virtual()
+        first = Candidate(server, clock, "first")
+        assert not first.election.is_sure()
+        # Far longer than one term.
+        for _ in range(40):
+            await clock.pass_by(1)
+            assert first.election.is_sure()
+        # A process that was stopped has not run yet when it is asked: nobody has told it that its time is over.
+        clock.now += 10
+        assert first.works
+        assert not first.election.is_sure()
+        await first.stop()
+
+    asyncio.run(scenario())
