@@ -19,7 +19,7 @@ from drakkar.api.errors import ApiError
 from drakkar.api.kinds import Kind
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.client import Client
-from drakkar.client.codec import meta
+from drakkar.client.codec import meta, revision
 from drakkar.client.events import EventRecorder
 from drakkar.client.queue import KeyQueue
 from drakkar.client.transport import Unreachable
@@ -191,19 +191,24 @@ class Runner:
         for cache, known in before:
             # Deleting what is being deleted already changes nothing, so nothing would arrive.
             if meta(known, "resourceVersion") != left:
-                written.append(_departure(cache, known))
+                written.append(_departure(cache, known, revision(left)))
 
 
 def _arrival(cache: Cache, obj: Any) -> Callable[[], Awaitable[bool]]:
     return lambda: cache.reached(obj, CATCH_UP)
 
 
-def _departure(cache: Cache, known: Any) -> Callable[[], Awaitable[bool]]:
+def _departure(cache: Cache, known: Any, left: int) -> Callable[[], Awaitable[bool]]:
+    """Waits until the object is gone, or is seen as the deletion left it, at revision ``left`` (0: it left nothing).
+
+    Any change would not do: the next one to arrive may be one that was written before the deletion.
+    """
     where = (meta(known, "namespace"), meta(known, "name"))
-    version = meta(known, "resourceVersion")
 
     def gone() -> bool:
         now = cache.get(*where)
-        return now is None or meta(now, "resourceVersion") != version
+        if now is None or meta(now, "uid") != meta(known, "uid"):
+            return True
+        return bool(left) and revision(meta(now, "resourceVersion")) >= left
 
     return lambda: cache.until(gone, CATCH_UP)

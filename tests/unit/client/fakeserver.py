@@ -62,6 +62,8 @@ class FakeServer:
         #: Watches are held back while this is cleared.
         self.deliver = asyncio.Event()
         self.deliver.set()
+        #: Watches show nothing newer than this revision; None: everything.
+        self.shown: int | None = None
 
     # for tests
 
@@ -118,6 +120,11 @@ class FakeServer:
         self._notify()
         return obj
 
+    def show_all(self) -> None:
+        """Ends what ``shown`` asks for."""
+        self.shown = None
+        self._notify()
+
     async def handle(self, request: Request) -> Response:
         self.requests.append(request)
         await asyncio.sleep(0)
@@ -153,6 +160,8 @@ class FakeServer:
             wanted = body.get("preconditions", {}).get("uid")
             if wanted and wanted != old["metadata"]["uid"]:
                 return failure(409, "Conflict")
+            if old["metadata"].get("finalizers"):
+                return answer(self._store(key, "MODIFIED", merged(old, {"metadata": {"deletionTimestamp": "now"}})))
             return answer(self._drop(key))
         asked = body.get("metadata", {})
         for field in ("resourceVersion", "uid"):
@@ -216,9 +225,13 @@ class FakeServer:
         while generation == self.generation:
             changed = self.changed
             await self.deliver.wait()
-            until = self.revision
+            until = self.revision if self.shown is None else min(self.revision, self.shown)
             for revision, event, where, obj in [*self.history]:
-                if revision > position and where == collection and namespace in ("", obj["metadata"].get("namespace")):
+                if (
+                    position < revision <= until
+                    and where == collection
+                    and namespace in ("", obj["metadata"].get("namespace"))
+                ):
                     yield frame(event, obj)
             position = until
             await changed.wait()

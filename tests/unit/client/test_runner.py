@@ -173,3 +173,44 @@ def test_events_said_again_are_counted() -> None:
         assert len([key for key in server.objects if key[0] == EVENT.path()]) == 2
 
     asyncio.run(scenario())
+
+
+class Ender:
+    """Marks pods as ended, then deletes them; a finalizer keeps them. Counts its deletions."""
+
+    name = "ender"
+
+    def __init__(self) -> None:
+        self.deletions = 0
+
+    def setup(self, caches: Caches, queue: KeyQueue) -> None:
+        self.pods = caches.of(POD)
+        self.pods.subscribe(lambda event, old, new: queue.add(new["metadata"]["name"]))
+
+    def reconcile(self, key: str) -> list[Any]:
+        found = self.pods.get("default", key)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return []
+        self.deletions += 1
+        return [Patch(POD, "default", key, {"metadata": {"labels": {"ended": "yes"}}}), Delete(POD, "default", key)]
+
+
+def test_a_deletion_is_seen_before_the_next_look_and_not_only_the_write_before_it() -> None:
+    async def scenario() -> None:
+        server = FakeServer()
+        controller = Ender()
+
+        async def play(runner: Runner) -> None:
+            # The creation and the patch come back, the deletion not yet.
+            server.shown = 2
+            server.put(POD, pod("a", finalizers=["keep"]))
+            await until(lambda: server.revision == 3)
+            await asyncio.sleep(0.05)
+            assert controller.deletions == 1
+            server.show_all()
+            await asyncio.sleep(0.05)
+            assert controller.deletions == 1
+
+        await played(server, controller, play)
+
+    asyncio.run(scenario())
