@@ -64,10 +64,10 @@ def test_only_new_pods_are_gated() -> None:
     assert patch_of(pod("p", "c"), "UPDATE") is None
 
 
-def documented() -> dict[str, Any]:
-    """The configuration that the how-to gives."""
+def documented(kind: str = WEBHOOK.kind) -> dict[str, Any]:
+    """The configuration of this kind that the how-to gives."""
     blocks = [block.split("```", 1)[0] for block in HOW_TO.read_text().split("```yaml\n")[1:]]
-    found = [obj for block in blocks for obj in yaml.safe_load_all(block) if obj.get("kind") == WEBHOOK.kind]
+    found = [obj for block in blocks for obj in yaml.safe_load_all(block) if obj.get("kind") == kind]
     assert len(found) == 1
     return found[0]
 
