@@ -23,8 +23,8 @@ from drakkar.insight.cases import Case, read_case
 from drakkar.node.agent.oci_runtime import OciRuntime
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
-from tests.support.casenodes import Inside, Kit, play_on_nodes
-from tests.support.shared import shared_path
+from tests.support.casenodes import Inside, Kit, Played, play_on_nodes
+from tests.support.shared import ROOT, shared_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -49,7 +49,19 @@ def folder(number: str) -> Path:
 
 @pytest.mark.parametrize("number", HARDWARE)
 def test_recorded_slices(number: str, tmp_path: Path, root: Path) -> None:
-    assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, usual)) == []
+    played = asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, usual))
+    assert played == Played([], set())
+
+
+def outcomes(folders: list[Path], place: Path, root: Path) -> dict[str, Played]:
+    """Cases that miss something."""
+    return {
+        each.name: played
+        for each in folders
+        if (
+            played := asyncio.run(play_on_nodes(read_case(each), place / each.name, root / each.name[:2], usual))
+        ).misses
+    }
 
 
 @pytest.mark.timeout(300)
@@ -57,17 +69,19 @@ def test_recorded_slices_of_all_other_cases(tmp_path: Path, root: Path) -> None:
     folders = sorted(path.parent for path in shared_path("corpus/real-world").glob("*/expect.yaml"))
     others = [each for each in folders if each.name[:2] not in HARDWARE]
     assert len(others) >= 17
-    misses = {
-        each.name: found
-        for each in others
-        if (found := asyncio.run(play_on_nodes(read_case(each), tmp_path / each.name, root / each.name[:2], usual)))
-    }
-    assert misses == {}
+    assert outcomes(others, tmp_path, root) == {}
+
+
+@pytest.mark.timeout(300)
+def test_our_own_cases(tmp_path: Path, root: Path) -> None:
+    folders = sorted(path.parent for path in (ROOT / "tests" / "cases").glob("*/expect.yaml"))
+    assert len(folders) >= 25
+    assert outcomes(folders, tmp_path, root) == {}
 
 
 @pytest.mark.parametrize("number", ["05", "12", "19"])
 def test_without_a_container_runtime(number: str, tmp_path: Path, root: Path) -> None:
-    assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, processes)) == []
+    assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, processes)).misses == []
 
 
 def example(inside: Inside) -> list[str]:
@@ -104,4 +118,4 @@ def reworded(case: Case, words: Mapping[str, str]) -> Case:
 def test_our_own_drivers(number: str, tmp_path: Path, root: Path) -> None:
     words, kit = OURS[number]
     case = reworded(read_case(folder(number)), words)
-    assert asyncio.run(play_on_nodes(case, tmp_path, root, usual, kit)) == []
+    assert asyncio.run(play_on_nodes(case, tmp_path, root, usual, kit)).misses == []

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from drakkar.api.errors import ApiError
-from drakkar.api.kinds import NODE, POD, RESOURCECLAIM
+from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.kinds import NODE, POD, PODGROUP, RESOURCECLAIM
 from drakkar.api.meta import Object
 from drakkar.api.objects import is_sidecar, key_of, name_of, namespace_of, pod_claim_names, pod_node, uid_of
 from drakkar.api.resource import v1
@@ -26,12 +27,14 @@ from drakkar.api.tree import at, child, children, text
 from drakkar.client import Client
 from drakkar.client.clock import SystemClock
 from drakkar.driver import Driver
+from drakkar.driver.metadata import IN_CONTAINER
 from drakkar.driver.publication import Publication
 from drakkar.driver.service import DriverService
 from drakkar.drivers.replay.driver import PREFIX, ReplayDriver
-from drakkar.drivers.replay.recorded import drivers_of, slices_of
+from drakkar.drivers.replay.recorded import drivers_of, pools_of, slices_of
 from drakkar.insight.cases import Case, play, roomy
 from drakkar.node.agent.env import split
+from drakkar.node.agent.process_runtime import ROOT
 from drakkar.node.agent.runtime import Runtime
 from tests.support.agents import Cluster, cluster
 from tests.support.eventually import eventually
@@ -44,8 +47,10 @@ class Inside:
     """A container as its first process sees it."""
 
     env: dict[str, str]
-    #: Its file system; None where it has none of its own.
-    files: Path | None
+    #: Where its files are: the root of its file system, or what stands for one.
+    files: Path
+    #: Whether it has a file system, and so device nodes, of its own.
+    isolated: bool
 
 
 @dataclass(frozen=True)
@@ -65,50 +70,101 @@ def _replayed(node: str, folder: Path, slices: Sequence[v1.ResourceSlice]) -> li
     return [driver for driver in drivers if driver.pools(node) or driver.cluster_pools()]
 
 
-def _words(result: v1.DeviceRequestAllocationResult) -> str:
-    amounts = [f"{name}={amount}" for name, amount in (result.consumedCapacity or {}).items()]
-    identity = f"{result.driver}/{result.pool}/{result.device}"
-    return " ".join([identity, *sorted(amounts), *(["admin"] if result.adminAccess else [])])
+def _told(inside: Inside) -> list[str]:
+    """By variables, and by the files that describe devices."""
+    variables = [value for name, value in inside.env.items() if name.startswith(PREFIX)]
+    contents = [
+        # A stream of objects, one for each version of the form.
+        json.JSONDecoder().raw_decode(path.read_text())[0]
+        for path in (inside.files / IN_CONTAINER.lstrip("/")).glob("*/*/*/*-metadata.json")
+    ]
+    described = [
+        f"described: {device['driver']}/{device['pool']}/{device['name']}"
+        for content in contents
+        for request in content["requests"]
+        for device in request["devices"]
+    ]
+    return [*variables, *described]
+
+
+def _to_tell(results: Results, isolated: bool) -> list[str]:
+    words: list[str] = []
+    for result in results:
+        amounts = [f"{name}={amount}" for name, amount in (result.consumedCapacity or {}).items()]
+        identity = f"{result.driver}/{result.pool}/{result.device}"
+        words.append(" ".join([identity, *sorted(amounts), *(["admin"] if result.adminAccess else [])]))
+        words.append(f"described: {identity}")
+    return words
 
 
 #: The slices of the case as they are.
-REPLAY = Kit(
-    drivers=_replayed,
-    seen=lambda inside: [value for name, value in inside.env.items() if name.startswith(PREFIX)],
-    due=lambda results, _: [_words(result) for result in results],
-)
+REPLAY = Kit(drivers=_replayed, seen=_told, due=_to_tell)
+
+
+def _by_hand(slices: Sequence[v1.ResourceSlice], nodes: Collection[str]) -> set[str]:
+    """Slices that no driver of the framework publishes: those of absent nodes, all of a driver with a faulty pool."""
+    faulty = {driver for driver in drivers_of(slices) if _is_faulty(driver, slices, nodes)}
+    return {
+        found.metadata.name
+        for found in slices
+        if found.spec.driver in faulty or (found.spec.nodeName and found.spec.nodeName not in nodes)
+    }
+
+
+def _is_faulty(driver: str, slices: Sequence[v1.ResourceSlice], nodes: Collection[str]) -> bool:
+    try:
+        for node in ("", *nodes):
+            pools_of(driver, slices, node)
+    except UsageError:
+        return True
+    return False
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a case went."""
+
+    #: What was not as it should be.
+    misses: list[str]
+    #: Slices that were created as they are, since no driver would publish them; what they give away is not looked for.
+    by_hand: set[str]
 
 
 async def play_on_nodes(
     case: Case, folder: Path, root: Path, runtime: Callable[[Path], Runtime], kit: Kit = REPLAY
-) -> list[str]:
-    """Play the case from the registration of its nodes to the end of its pods; what is not as it should be."""
+) -> Played:
+    """Play the case from the registration of its nodes to the end of its pods."""
     refused = {(entry["kind"], entry["name"]) for key in ("invalid", "refused") for entry in case.expect.get(key) or ()}
     given = [obj for obj in case.cluster if (obj["kind"], name_of(obj)) not in refused]
-    nodes = [obj for obj in given if obj["kind"] == "Node"]
+    nodes = {name_of(obj): obj for obj in given if obj["kind"] == "Node"}
     slices = slices_of(given)
-    rest = [obj for obj in case.cluster if obj not in nodes and (obj not in given or obj["kind"] != "ResourceSlice")]
+    by_hand = _by_hand(slices, nodes)
+    slices = [found for found in slices if found.metadata.name not in by_hand]
+    done = [*nodes.values(), *(obj for obj in given if obj["kind"] == "ResourceSlice" and name_of(obj) not in by_hand)]
+    rest = replace(
+        case,
+        cluster=[obj for obj in case.cluster if obj not in done],
+        workload=[_waiting(obj) if obj["kind"] == "Pod" else obj for obj in case.workload],
+    )
     async with cluster(folder, root, only=None) as site:
         sites: dict[str, Cluster] = {}
-        for number, node in enumerate(nodes):
+        for number, name in enumerate(nodes):
             place = root / str(number)
-            sites[name_of(node)] = site.beside(name_of(node), place, lambda place=place: runtime(place))
-        await asyncio.gather(*(_join(sites[name_of(node)], node) for node in nodes))
+            sites[name] = site.beside(name, place, lambda place=place: runtime(place))
+        await asyncio.gather(*(_join(each, nodes[name]) for name, each in sites.items()))
         services = await asyncio.gather(
             *(
-                _serve(each, driver)
+                each.start_driver(driver, driver.name, health_period=5.0)
                 for name, each in sites.items()
                 for driver in kit.drivers(name, each.root / "hardware", slices)
             )
         )
         async with _without_nodes(site.client, [service.driver for service in services]):
-            workload = [_waiting(obj) if obj["kind"] == "Pod" else obj for obj in case.workload]
-            result = await play(replace(case, cluster=rest, workload=workload), site.client)
-            return [
-                *result.misses,
-                *await _Look(site.client, sites, kit, runtime(root).isolates).containers(),
-                *await _clear(site.client, sites, services),
-            ]
+            result = await play(rest, site.client)
+            look = _Look(site.client, sites, kit, {service.driver.name for service in services}, runtime(root).isolates)
+            return Played(
+                [*result.misses, *await look.containers(), *await _clear(site.client, sites, services)], by_hand
+            )
 
 
 def _waiting(pod: Object) -> Object:
@@ -116,7 +172,7 @@ def _waiting(pod: Object) -> Object:
     spec = dict(child(pod, "spec"))
     for key in ("initContainers", "containers"):
         if key in spec:
-            kept = ("name", "resources", "env", "restartPolicy")
+            kept = ("name", "resources", "ports", "restartPolicy")
             spec[key] = [
                 {"image": "pause", **{field: each[field] for field in kept if field in each}} for each in spec[key]
             ]
@@ -129,10 +185,6 @@ async def _join(site: Cluster, node: Object) -> None:
     await site.start_agent()
     status = {key: roomy(node)["status"][key] for key in ("capacity", "allocatable")}
     await site.client.patch(NODE, site.node, None, {"status": status}, subresource="status")
-
-
-async def _serve(site: Cluster, driver: Driver) -> DriverService:
-    return await site.start_driver(driver, driver.name, health_period=5.0)
 
 
 @contextlib.asynccontextmanager
@@ -155,10 +207,12 @@ async def _without_nodes(client: Client, drivers: Sequence[Driver]) -> AsyncIter
 class _Look:
     """Into every container that runs, init containers too, which it then ends: they only wait otherwise."""
 
-    def __init__(self, client: Client, sites: dict[str, Cluster], kit: Kit, isolated: bool):
+    def __init__(self, client: Client, sites: dict[str, Cluster], kit: Kit, drivers: Collection[str], isolated: bool):
         self._client = client
         self._sites = sites
         self._kit = kit
+        #: Those that run; a pod with devices of another one waits for it on its node.
+        self._drivers = drivers
         #: Whether containers have file systems of their own.
         self._isolated = isolated
 
@@ -166,7 +220,7 @@ class _Look:
         """What is wrong, of all pods that have a node."""
         pods = (await self._client.list(POD)).items
         claims = {key_of_claim(claim): claim for claim in (await self._client.list(RESOURCECLAIM)).items}
-        placed = [pod for pod in pods if pod_node(pod)]
+        placed = [pod for pod in pods if pod_node(pod) and self._is_served(pod, claims)]
         found = await asyncio.gather(*(self._pod(pod, claims) for pod in placed))
         held = {uid_of(pod) for pod in pods if not pod_node(pod)}
         started = [
@@ -176,6 +230,12 @@ class _Look:
             if uid_of(pod) in held and (site.root / "pods" / uid_of(pod)).exists()
         ]
         return [*(miss for misses in found for miss in misses), *started]
+
+    def _is_served(self, pod: Object, claims: dict[str, v1.ResourceClaim]) -> bool:
+        names = {f"{namespace_of(pod)}/{name}" for name in pod_claim_names(pod).values()}
+        allocations = [claims[name].status.allocation for name in names if name in claims]
+        results = [result for each in allocations if each is not None for result in each.devices.results or ()]
+        return {result.driver for result in results} <= set(self._drivers)
 
     async def _pod(self, pod: Object, claims: dict[str, v1.ResourceClaim]) -> list[str]:
         seen: dict[str, list[str]] = {}
@@ -221,7 +281,8 @@ class _Look:
 
         # A moment ago it may have been the runtime's own program.
         env = await eventually(read, lambda env: env.get("HOSTNAME") == name_of(pod))
-        return pid, Inside(env, Path(f"/proc/{pid}/root") if self._isolated else None)
+        files = Path(f"/proc/{pid}/root") if self._isolated else Path(env[ROOT])
+        return pid, Inside(env, files, self._isolated)
 
 
 def _end(pid: int) -> None:
@@ -281,7 +342,10 @@ async def _clear(client: Client, sites: dict[str, Cluster], services: Sequence[D
     for pod in sorted(await pods(), key=lambda pod: bool(pod_node(pod))):
         with contextlib.suppress(ApiError):
             await client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod), grace=1)
-    await eventually(pods, lambda left: not left, timeout=30)
+    await eventually(pods, lambda left: not left, timeout=60)
+    for group in (await client.list(PODGROUP)).items:
+        # Its claims are held for it as long as it is there.
+        await client.delete(PODGROUP, name_of(group), namespace_of(group))
 
     async def held() -> list[str]:
         found = (await client.list(RESOURCECLAIM)).items
