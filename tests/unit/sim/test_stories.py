@@ -1,4 +1,4 @@
-"""The manifests that the demo applies are those of the examples folder."""
+"""What the demos apply is what lies in the examples folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from importlib.resources import files
 
 import pytest
 
-from drakkar.cli.demo import MANIFESTS
+from drakkar.cli import demo, demo_mesh_story
 from tests.support.shared import ROOT
 
+FILES = [("tpu", "tpu", name) for name in demo.MANIFESTS]
+FILES += [("mesh", "mesh", name) for name in ("job.yaml", *demo_mesh_story.PROGRAMS)]
+FILES += [("mesh", "computedomain", "crd.yaml"), ("mesh", "gpu", "classes.yaml")]
 
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_shipped_manifests_equal_the_examples(name: str) -> None:
-    shipped = files("drakkar.sim").joinpath("stories", "tpu", name).read_text()
-    assert shipped == (ROOT / "examples" / "tpu" / name).read_text()
+
+@pytest.mark.parametrize(("story", "folder", "name"), FILES)
+def test_shipped_manifests_equal_the_examples(story: str, folder: str, name: str) -> None:
+    shipped = files("drakkar.sim").joinpath("stories", story, name).read_text()
+    assert shipped == (ROOT / "examples" / folder / name).read_text()

@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--fake-fabric", type=Path, metavar="DIR", help="no hardware: a folder stands for the memory of the fabric"
     )
+    parser.add_argument(
+        "--fake-gpus",
+        type=Path,
+        metavar="DIR",
+        help="with --fake-fabric: memory of this node's fake GPUs (`--fake-memory` of driver gpu), mapped in a domain",
+    )
     add_node_arguments(parser)
     return run_command(parser, _work, argv)
 
@@ -49,9 +55,11 @@ async def _work(client: Client, args: argparse.Namespace) -> None:
     if args.cluster:
         await lead(NAME, client, lambda: control(client, args.channels))
         return
+    if args.fake_gpus and not args.fake_fabric:
+        raise UsageError("--fake-gpus: only with --fake-fabric DIR, the memory of the fabric")
     await label_node(client, args.node_name, args.clique or _clique_of_hardware(args))
     folder = args.kubelet_root / "plugins" / NAME
-    fabric = FakeFabric(args.fake_fabric) if args.fake_fabric else Imex(folder / "imex")
+    fabric = FakeFabric(args.fake_fabric, args.fake_gpus) if args.fake_fabric else Imex(folder / "imex")
     status = DomainStatus(client, args.node_name, asyncio.get_running_loop())
     driver = ComputeDomainDriver(args.node_name, fabric, status.read, status.tell)
     await serve(driver, client, args)

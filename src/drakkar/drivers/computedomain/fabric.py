@@ -41,11 +41,22 @@ class Fabric(Protocol):
         ...
 
 
-class FakeFabric(Fabric):
-    """`shared` is a folder that stands for the memory of the fabric; nodes of one domain mount the same part of it."""
+#: Where a container finds the memory of its fake fabric.
+MEMORY = "/fabric"
+#: Character devices "for local/experimental use" (Linux, devices.txt): no driver is behind a fake channel.
+FAKE_MAJOR = 121
 
-    def __init__(self, shared: Path) -> None:
-        self._shared = shared
+
+class FakeFabric(Fabric):
+    """`shared` is a folder that stands for the memory of the fabric; nodes of one domain mount the same part of it.
+
+    `gpus` holds a file per fake GPU of this node, its memory. A node that joins a domain links them into the domain's
+    part, as the memory of real GPUs can be mapped within their domain; so both must be on one file system.
+    """
+
+    def __init__(self, shared: Path, gpus: Path | None = None) -> None:
+        self._shared = shared.absolute()
+        self._gpus = gpus
         self._up: dict[str, list[str]] = {}
         #: Domains whose daemon does not come up, for tests.
         self.broken: set[str] = set()
@@ -53,19 +64,37 @@ class FakeFabric(Fabric):
     def join(self, domain: str, channel: int, peers: Sequence[str]) -> None:
         if domain in self.broken:
             raise FabricError(f"the daemon of domain {domain} does not start")
-        (self._shared / domain).mkdir(parents=True, exist_ok=True)
+        folder = self._shared / domain
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for memory in self._memories():
+                with suppress(FileExistsError):
+                    (folder / memory.name).hardlink_to(memory)
+        except OSError as error:
+            raise FabricError(
+                f"the GPUs' memory in {self._gpus} cannot be linked into {folder}: {error.strerror}; both must be on "
+                "one file system"
+            ) from error
         self._up[domain] = [*peers]
 
     def leave(self, domain: str) -> None:
         self._up.pop(domain, None)
+        for memory in self._memories():
+            (self._shared / domain / memory.name).unlink(missing_ok=True)
 
     def ready(self, domain: str) -> bool:
         return domain in self._up
 
     def edits(self, domain: str, channel: int) -> ContainerEdits:
-        folder = (self._shared / domain).absolute()
-        mount = Mount(hostPath=str(folder), containerPath="/fabric", options=["rw", "bind"])
-        return ContainerEdits(env=[f"COMPUTE_DOMAIN={domain}", f"FABRIC_CHANNEL={channel}"], mounts=[mount])
+        path = _channel(channel)
+        return ContainerEdits(
+            env=[f"COMPUTE_DOMAIN={domain}", f"FABRIC_CHANNEL={channel}"],
+            deviceNodes=[DeviceNode(path=path, type="c", major=FAKE_MAJOR, minor=channel, permissions="rw")],
+            mounts=[Mount(hostPath=str(self._shared / domain), containerPath=MEMORY, options=["rw", "bind"])],
+        )
+
+    def _memories(self) -> Sequence[Path]:
+        return sorted(self._gpus.iterdir()) if self._gpus is not None else ()
 
 
 class Imex(Fabric):
@@ -122,7 +151,11 @@ class Imex(Fabric):
         return True
 
     def edits(self, domain: str, channel: int) -> ContainerEdits:
-        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        path = _channel(channel)
         if not Path(path).exists():
             raise FabricError(f"{path} does not exist; load the nvidia module with NVreg_ImexChannelCount")
         return ContainerEdits(env=[f"COMPUTE_DOMAIN={domain}"], deviceNodes=[DeviceNode(path=path)])
+
+
+def _channel(number: int) -> str:
+    return f"/dev/nvidia-caps-imex-channels/channel{number}"

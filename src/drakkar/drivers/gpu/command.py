@@ -9,7 +9,7 @@ from pathlib import Path
 from drakkar.client import Client
 from drakkar.driver.command import add_node_arguments, run_command, serve, serve_webhook
 from drakkar.drivers.gpu.driver import MIG_MODES, GpuDriver
-from drakkar.drivers.gpu.fake import MODELS, FakeHardware
+from drakkar.drivers.gpu.fake import MEMORY, MODELS, FakeHardware
 from drakkar.drivers.gpu.hardware import Hardware
 
 
@@ -32,6 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fake-folder", type=Path, metavar="DIR", help="where the fake GPUs keep their state")
     parser.add_argument("--fake-count", type=int, default=0, metavar="N", help="how many fake GPUs")
     parser.add_argument(
+        "--fake-memory",
+        type=Path,
+        metavar="DIR",
+        help=f"a file per fake GPU stands for its memory; containers with a whole GPU find it at {MEMORY}/UUID",
+    )
+    parser.add_argument(
         "--driver-root", type=Path, default=Path("/"), metavar="DIR", help="where the NVIDIA driver is installed"
     )
     add_node_arguments(parser)
@@ -49,7 +55,8 @@ async def _work(client: Client, args: argparse.Namespace) -> None:
 def _hardware(args: argparse.Namespace) -> Hardware:
     if args.fake:
         folder = args.fake_folder or args.kubelet_root / "plugins" / GpuDriver.name / "fake"
-        return FakeHardware(folder, args.fake, args.fake_count, node=args.node_name, mig=args.mig == "static")
+        mig, memory = args.mig == "static", args.fake_memory
+        return FakeHardware(folder, args.fake, args.fake_count, node=args.node_name, mig=mig, memory=memory)
     from drakkar.drivers.gpu.nvml import NvmlHardware
 
     return NvmlHardware(args.driver_root, args.kubelet_root / "plugins" / GpuDriver.name)

@@ -8,7 +8,7 @@ from threading import Lock
 
 from drakkar.api.errors import UsageError
 from drakkar.api.resource import v1
-from drakkar.driver import AllocatedDevice, ContainerEdits, DeviceNode, Driver, Health, Mount, Prepared, PrepareError
+from drakkar.driver import AllocatedDevice, ContainerEdits, Driver, Health, Mount, Prepared, PrepareError
 from drakkar.driver.driver import Effect
 from drakkar.drivers.gpu.config import CONFIGS, GpuConfig, VfioConfig
 from drakkar.drivers.gpu.devices import NAME, Partition, Thing, Whole, describe
@@ -120,10 +120,12 @@ class GpuDriver(Driver):
             Mount(hostPath=host, containerPath=inside, options=["ro", "bind"])
             for host, inside in self._hardware.libraries()
         ]
+        if isinstance(thing, Whole):
+            mounts += self._hardware.memory(thing.gpu.uuid)
         edits = ContainerEdits(
             # The runtime of the vendor, where there is one, must not add GPUs on its own.
             env=["NVIDIA_VISIBLE_DEVICES=void", f"GPU_{found.name.upper().replace('-', '_')}={uuid}", *shared.env],
-            deviceNodes=[DeviceNode(path=path) for path in (*nodes, *self._hardware.common_nodes())],
+            deviceNodes=[self._hardware.device_node(path) for path in (*nodes, *self._hardware.common_nodes())],
             mounts=[*mounts, *shared.mounts],
         )
         return Prepared(edits=edits, attributes=attributes)
@@ -156,7 +158,7 @@ class GpuDriver(Driver):
             nodes.append("/dev/vfio/vfio")
         name = found.name.upper().replace("-", "_")
         return ContainerEdits(
-            env=[f"PCI_{name}={gpu.pci_bus_id}"], deviceNodes=[DeviceNode(path=path) for path in nodes]
+            env=[f"PCI_{name}={gpu.pci_bus_id}"], deviceNodes=[self._hardware.device_node(path) for path in nodes]
         )
 
     def _share(self, uid: str, things: Sequence[tuple[AllocatedDevice, Thing]]) -> ContainerEdits:

@@ -1,6 +1,8 @@
 """GPUs that are not there: A100, H100 and GB200 whose state lives in a file, as that of real ones outlives a driver.
 
 Sizes and places of partitions follow the vendor's tables (MIG user guide); the GB200 figures are rounded.
+Their device nodes have numbers that Linux keeps for experiments, with no driver behind them: a container that may open
+one gets ENXIO, one that may not EPERM. Files may stand for their memory, so that programs have something to copy.
 XID errors are injected by lines `<GPU index or UUID> <xid>` in the file `xid` of the folder.
 """
 
@@ -14,10 +16,26 @@ from typing import TypeVar
 
 import msgspec
 
+from drakkar.driver import DeviceNode, Mount
 from drakkar.drivers.gpu.hardware import Event, Gpu, HardwareError, Interval, MigInstance, MigProfile
 from drakkar.plugin.files import write_atomically
 
 T = TypeVar("T")
+
+#: Character devices "for local/experimental use" (Linux, devices.txt); 195 could be a real GPU of this machine.
+MAJOR = 120
+#: Kinds of device nodes, whose number within their kind is at the end of the path.
+_FAMILIES = (
+    "/dev/nvidia",
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-caps/nvidia-cap",
+    "/dev/vfio/",
+    "/dev/vfio/vfio",
+)
+#: Where a container finds the memory of its fake GPUs, a file for each, by UUID; and how large each is.
+MEMORY, MEMORY_SIZE = "/run/fake-gpus", 16 << 20
 
 
 def _profiles(*rows: tuple[str, int, int, int, int, int, int, tuple[int, ...], int]) -> tuple[MigProfile, ...]:
@@ -120,10 +138,20 @@ class _State(msgspec.Struct):
 
 
 class FakeHardware:
-    """One node of `count` GPUs of a model. Raises HardwareError for an unknown model."""
+    """One node of `count` GPUs of a model, with their memory in a folder of its own or nowhere.
+
+    Raises HardwareError for an unknown model.
+    """
 
     def __init__(
-        self, folder: Path, model: str = "a100", count: int = 0, *, node: str = "node", mig: bool = False
+        self,
+        folder: Path,
+        model: str = "a100",
+        count: int = 0,
+        *,
+        node: str = "node",
+        mig: bool = False,
+        memory: Path | None = None,
     ) -> None:
         if model not in MODELS:
             raise HardwareError(f"fake GPU {model!r}: choose one of {', '.join(MODELS)}")
@@ -135,6 +163,12 @@ class FakeHardware:
         self._file = folder / "state.json"
         self._lock = Lock()
         folder.mkdir(parents=True, exist_ok=True)
+        self._memory = memory.absolute() if memory is not None else None
+        if self._memory is not None:
+            self._memory.mkdir(parents=True, exist_ok=True)
+            for gpu in self.gpus():
+                with (self._memory / gpu.uuid).open("ab") as file:
+                    file.truncate(MEMORY_SIZE)
 
     def versions(self) -> tuple[str, str]:
         return "580.126.09", "13.0"
@@ -198,6 +232,18 @@ class FakeHardware:
 
     def iommu_group(self, pci_bus_id: str) -> str:
         return str(10 + next(g.index for g in self.gpus() if g.pci_bus_id == pci_bus_id))
+
+    def device_node(self, path: str) -> DeviceNode:
+        kind = path.rstrip("0123456789")
+        number = int(path.removeprefix(kind) or 0)
+        # Twenty bits are left for minor numbers.
+        minor = _FAMILIES.index(kind) << 16 | number
+        return DeviceNode(path=path, type="c", major=MAJOR, minor=minor, permissions="rw")
+
+    def memory(self, gpu: str) -> Sequence[Mount]:
+        if self._memory is None:
+            return ()
+        return [Mount(hostPath=str(self._memory / gpu), containerPath=f"{MEMORY}/{gpu}", options=["rw", "bind"])]
 
     def common_nodes(self) -> Sequence[str]:
         return ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")

@@ -10,6 +10,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from drakkar.driver import DeviceNode, Mount
+
 #: How long one process keeps the GPU while others wait, as the kernel driver knows it.
 Interval = Literal["Default", "Short", "Medium", "Long"]
 
@@ -114,6 +116,14 @@ class Hardware(Protocol):
 
     def iommu_group(self, pci_bus_id: str) -> str:
         """Number of the group, which names the device node of a function that is passed through."""
+        ...
+
+    def device_node(self, path: str) -> DeviceNode:
+        """What gives a container the device node at this path."""
+        ...
+
+    def memory(self, gpu: str) -> Sequence[Mount]:
+        """What stands for the memory of a GPU that is not there; nothing for a real one, whose driver gives access."""
         ...
 
     def common_nodes(self) -> Sequence[str]:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from drakkar.api.errors import EnvironmentProblem
+from drakkar.driver import DeviceNode, Mount
 from drakkar.driver.memory import Memory
 from drakkar.drivers.gpu.hardware import Event, Gpu, HardwareError, Interval, MigInstance, MigProfile
 
@@ -168,6 +169,12 @@ class NvmlHardware:
         if not link.exists():
             raise HardwareError(f"GPU {pci_bus_id} has no IOMMU group; switch the IOMMU on")
         return link.resolve().name
+
+    def device_node(self, path: str) -> DeviceNode:
+        return DeviceNode(path=path)
+
+    def memory(self, gpu: str) -> Sequence[Mount]:
+        return ()
 
     def common_nodes(self) -> Sequence[str]:
         names = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
