@@ -139,8 +139,8 @@ class Mute(MemoryTransport):
 
 
 def quick(transport: Any, name: str) -> Election:
-    times = {"lease_duration": 0.6, "renew_deadline": 0.4, "retry_period": 0.05}
-    return Election(Client(transport), SystemClock(), "scheduler", name, **times)
+    client, clock = Client(transport), SystemClock()
+    return Election(client, clock, "scheduler", name, lease_duration=0.6, renew_deadline=0.4, retry_period=0.05)
 
 
 def test_unanswered_requests_cost_neither_candidates_their_turn_nor_others_theirs() -> None:
