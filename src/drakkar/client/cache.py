@@ -5,6 +5,10 @@ restarts of the server, expired revisions and broken streams: whatever happens, 
 back to the server's state and tells its subscribers the difference. Streaming lists
 (``sendInitialEvents``) are used where the server knows them, list and watch elsewhere.
 
+It does not go back in time: a change told twice or late does nothing, and a list that is older
+than what has been seen is asked for again. A change that was never told comes to light when
+a later one overtakes a write of ours, and otherwise with the next list, once an hour.
+
 Revisions arrive in order, so "everything up to revision r has been seen" is one number per
 cache; :meth:`Cache.reached` waits for it, which is how writers read their own writes.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -43,7 +48,18 @@ REVISION_REFUSED = (400, 410, 504)
 #: Answers to a streaming list that mean "not here": unknown or switched off, and, within the stream, 500 of a
 #: kube-apiserver whose etcd cannot tell progress (before 3.4.25).
 STREAMING_REFUSED = (400, 422, 500)
+#: The whole state is read again after about so many seconds (0: never). A watch that tells every change needs none of
+#: it: what a server, or something on the way from it, has left out is found then.
+RELIST = float(os.environ.get("DRAKKAR_RELIST_SECONDS", "3600"))
+#: A list that is older than what has been seen is believed after so many seconds: a server may be set back to a backup.
+SET_BACK = 5.0
+#: Least seconds between two lists that are made because a write of ours did not come back.
+SUSPICION = 60.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class _ListAgain(Exception):
+    """The state has to be read anew; says why."""
 
 
 class Cache:
@@ -71,6 +87,12 @@ class Cache:
         self._streams = True
         self._rng = random.Random()
         self._watch: asyncio.Task[None] | None = None
+        #: When the state was last read, and when it is to be read again (monotonic).
+        self._listed = float("-inf")
+        self._relist_at = float("inf")
+        #: Since when lists have been older than what has been seen.
+        self._older_since: float | None = None
+        self._suspected = False
 
     # reading
 
@@ -152,8 +174,24 @@ class Cache:
         return labels.matches(labels_of(obj)) and fields.matches(lambda path: _field(obj, path))
 
     async def reached(self, obj: Any, timeout: float = 5.0) -> bool:
-        """Waits for :meth:`has_reached`; False after ``timeout`` seconds."""
-        return await self.until(lambda: self.has_reached(obj), timeout)
+        """Waits for :meth:`has_reached`; False after ``timeout`` seconds, or when the watch has left it out."""
+        if not await self.until(lambda: self.has_reached(obj), timeout):
+            self._suspect(SUSPICION)
+            return False
+        known = self.get(meta(obj, "namespace"), meta(obj, "name"))
+        if known is None or meta(known, "uid") != meta(obj, "uid"):
+            return True
+        if revision(meta(known, "resourceVersion")) >= revision(meta(obj, "resourceVersion")):
+            return True
+        # Later changes have been told, this one has not and never will be.
+        self._suspect(SET_BACK)
+        return False
+
+    def _suspect(self, pause: float) -> None:
+        """Has the state read anew, unless that was done in the last ``pause`` seconds: something did not come."""
+        if self._watch is not None and self._clock.monotonic() - self._listed > pause:
+            self._suspected = True
+            self._watch.cancel()
 
     def _wake(self) -> None:
         if not self._waiting:
@@ -176,7 +214,7 @@ class Cache:
             try:
                 if not position and not self._streams:
                     listed = await self._client.list(self.kind, **self._where, limit=500)
-                    self._replace(listed.items, revision(listed.resource_version))
+                    self._take(listed.items, revision(listed.resource_version))
                     position = listed.resource_version
                 # A task of its own, so that `check` can end a watch that went silent.
                 self._watch = asyncio.create_task(self._follow(position), name=f"watch-{self.kind.plural}")
@@ -195,9 +233,15 @@ class Cache:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                problem = f"silent for {SILENCE:.0f} s"
-                if not position:
-                    self._streams = False
+                if self._suspected:
+                    self._suspected = False
+                    problem, position = "a write of ours did not come back", ""
+                else:
+                    problem = f"silent for {SILENCE:.0f} s"
+                    if not position:
+                        self._streams = False
+            except _ListAgain as error:
+                problem, position = str(error), ""
             except ApiError as error:
                 problem = str(error)
                 if error.code in STREAMING_REFUSED and not position and self._streams:
@@ -211,7 +255,8 @@ class Cache:
                     pause = LONGEST_PAUSE
                 if error.code in REVISION_REFUSED:
                     position = ""
-                    if self._clock.monotonic() - started > 1.0:
+                    # Lists are dear: where revisions expire all the time, they have to be far between.
+                    if self._clock.monotonic() - self._listed > LONGEST_PAUSE:
                         continue
             except Unreachable as error:
                 problem = str(error)
@@ -229,7 +274,9 @@ class Cache:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _position(self) -> str:
-        return str(self.revision) if self.synced.is_set() and self.revision else ""
+        """Where the next watch begins; empty: with the whole state."""
+        known = self.synced.is_set() and self.revision and self._clock.monotonic() < self._relist_at
+        return str(self.revision) if known else ""
 
     def check(self, now: float) -> None:
         """Ends a watch that has been silent for too long; ``now`` is monotonic."""
@@ -238,12 +285,15 @@ class Cache:
 
     async def _follow(self, position: str) -> None:
         initial: list[Any] | None = None if position else []
+        seconds = WATCH_SECONDS + self._rng.randrange(WATCH_SECONDS)
+        if position:
+            seconds = max(1, min(seconds, self._relist_at - self._clock.monotonic()))
         events = self._client.watch(
             self.kind,
             **self._where,
             resource_version=position,
             send_initial_events=not position,
-            timeout=WATCH_SECONDS + self._rng.randrange(WATCH_SECONDS),
+            timeout=int(seconds),
         )
         async with aclosing(events):
             async for event in events:
@@ -253,13 +303,13 @@ class Cache:
                 elif event.type == "BOOKMARK":
                     metadata = event.object.get("metadata", {})
                     if (metadata.get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
-                        self._replace(initial, revision(metadata.get("resourceVersion", "")))
+                        self._take(initial, revision(metadata.get("resourceVersion", "")))
                         initial = None
                 elif event.type == "DELETED":
                     name = _key(event.object)
                     initial = [obj for obj in initial if _key(obj) != name]
                 else:
-                    initial.append(event.object)
+                    initial.append(self._known(event.object))
 
     def _apply(self, event: WatchEvent) -> None:
         seen = revision(meta(event.object, "resourceVersion"))
@@ -268,6 +318,8 @@ class Cache:
             return
         key = _key(event.object)
         old = self._objects.get(key)
+        if 0 < seen <= self.revision and not self._is_news(event, old):
+            return
         if event.type == "DELETED":
             self._remove(key, event.object)
         elif old is None or meta(old, "uid") == meta(event.object, "uid"):
@@ -277,6 +329,33 @@ class Cache:
             self._remove(key, old)
             self._put(key, None, event.object)
         self._advance(seen)
+
+    def _is_news(self, event: WatchEvent, old: Any) -> bool:
+        """Whether a change that comes after later ones was not known; raises _ListAgain when that cannot be told."""
+        if old is not None:
+            return revision(meta(old, "resourceVersion")) < revision(meta(event.object, "resourceVersion"))
+        if event.type == "DELETED":
+            return False
+        raise _ListAgain("changes came out of their order")
+
+    def _known(self, obj: Any) -> Any:
+        """The same object as it is kept here, if it is: the state read anew needs no second copy of it."""
+        known = self._objects.get(_key(obj))
+        if known is None or meta(known, "uid") != meta(obj, "uid"):
+            return obj
+        return known if meta(known, "resourceVersion") == meta(obj, "resourceVersion") else obj
+
+    def _take(self, objects: list[Any], seen: int) -> None:
+        """Takes over the state at revision ``seen``; raises _ListAgain for one that is older than what is known."""
+        now = self._clock.monotonic()
+        if seen < self.revision:
+            self._older_since = now if self._older_since is None else self._older_since
+            if now - self._older_since < SET_BACK:
+                raise _ListAgain(f"the list is of revision {seen}, but {self.revision} has been seen")
+        self._older_since = None
+        self._listed = now
+        self._relist_at = now + RELIST * (0.75 + self._rng.random() / 2) if RELIST else float("inf")
+        self._replace(objects, seen)
 
     def _advance(self, seen: int) -> None:
         self.revision = max(self.revision, seen)
