@@ -5,6 +5,7 @@ import json
 import os
 import ssl
 import sys
+from typing import NoReturn
 from urllib.parse import quote
 
 import websocket
@@ -28,7 +29,7 @@ def main():
     )
     while True:
         message = connection.recv()
-        if not message:
+        if not message or isinstance(message, str):
             fail(f"pod {pod}: the connection broke")
         channel, content = message[0], message[1:]
         if channel in (STDOUT, STDERR):
@@ -43,7 +44,7 @@ def main():
             fail(f"pod {pod}: {status.get('message')}")
 
 
-def fail(words):
+def fail(words) -> NoReturn:
     # mpirun does not show what its ssh says; the log of the container does.
     with open("/proc/1/fd/2", "w") as log:
         print(f"enter.py: {words}", file=log)

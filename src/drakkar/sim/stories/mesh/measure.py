@@ -16,7 +16,8 @@ import socket
 import sys
 import time
 
-from mpi4py import MPI
+# Of the machine on which it runs.
+from mpi4py import MPI  # pyright: ignore[reportMissingImports]
 
 OWN, FABRIC = "/run/fake-gpus", "/fabric"
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel0"
@@ -92,7 +93,7 @@ def attempt(call, *arguments):
     try:
         call(*arguments)
     except OSError as error:
-        return os.strerror(error.errno)
+        return error.strerror or str(error)
     return ""
 
 
