@@ -20,6 +20,7 @@ from drakkar.client.events import EventRecorder
 from drakkar.client.runner import Runner
 from drakkar.client.transport import Unreachable
 from drakkar.driver.driver import Driver, Health
+from drakkar.driver.gates import probe_of
 from drakkar.driver.health import health_of, with_taints
 from drakkar.driver.pools import Pool
 from drakkar.driver.publisher import SlicePublisher
@@ -116,6 +117,7 @@ class Publication:
             owner=owner,
             node_name=self._node_name,
             on_problem=self._problem,
+            probe=probe_of(self._client),
         )
         caches = Caches(self._client)
         runner = Runner(

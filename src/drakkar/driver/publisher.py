@@ -7,18 +7,20 @@ slices (somebody else's edits are undone) and to :meth:`SlicePublisher.trigger`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.api.meta import OwnerReference
 from drakkar.api.resource import v1
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import After, Create, Patch, Write
+from drakkar.driver.gates import Gates, Probe, publishable, report
 from drakkar.driver.pools import Pool, check_pool, plan_pool
 from drakkar.plugin.failpoints import hit
 
@@ -46,6 +48,7 @@ class SlicePublisher:
     """Publishes the pools of one driver in one process.
 
     ``node_name`` restricts it to the slices of one node; without it, it looks after slices that belong to no node.
+    With ``probe`` the server is asked first which fields it keeps (`drakkar.driver.gates`).
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class SlicePublisher:
         owner: OwnerReference | None = None,
         node_name: str = "",
         on_problem: OnProblem = log_problem,
+        probe: Probe | None = None,
     ):
         self.name = f"slices-{driver}"
         self.driver = driver
@@ -65,6 +69,9 @@ class SlicePublisher:
         self._owner = owner
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._on_problem = on_problem
+        self._gates = Gates(probe, clock) if probe is not None else None
+        #: Pool -> what was last said about fields that the server drops.
+        self._said: dict[str, str] = {}
         self._queue: KeyQueue | None = None
         self._slices: Cache | None = None
         # Pool → name prefix and time of the slices that were created and not seen yet.
@@ -90,7 +97,7 @@ class SlicePublisher:
         found = [] if self._slices is None else self._slices.by("pool", pool)
         return sorted(found, key=lambda s: s.metadata.name)
 
-    def reconcile(self, key: str) -> list[Write]:
+    def reconcile(self, key: str) -> Sequence[Write] | Awaitable[Sequence[Write]]:
         """Writes for one pool."""
         existing = self.slices(key)
         pool = self._desired(key, existing)
@@ -100,6 +107,33 @@ class SlicePublisher:
                 for problem in problems:
                     self._on_problem(key, problem)
                 return []
+            if self._gates is not None:
+                return self._plan_kept(self._gates, key, pool)
+        return self._plan(key, pool, existing)
+
+    async def _plan_kept(self, gates: Gates, key: str, pool: Pool) -> Sequence[Write]:
+        """Writes for what of the pool the server keeps."""
+        try:
+            lost = await gates.lost(self.driver, pool, self._owner)
+        except ApiError as error:
+            if error.code != 422:
+                raise
+            self._say(key, f"pool {key} is refused: {error}; it may need feature gates that are off at kube-apiserver")
+            return [After(NEXT_ATTEMPT)]
+        left: list[str] = []
+        if lost:
+            whole = pool
+            pool, left = publishable(whole, lost)
+        self._say(key, report(pool, lost, left) if lost else "")
+        return self._plan(key, pool, self.slices(key))
+
+    def _say(self, key: str, problem: str) -> None:
+        if self._said.get(key, "") != problem:
+            self._said[key] = problem
+            if problem:
+                self._on_problem(key, problem)
+
+    def _plan(self, key: str, pool: Pool | None, existing: Sequence[v1.ResourceSlice]) -> Sequence[Write]:
         writes = plan_pool(self.driver, pool, existing, now=self._clock.time(), owner=self._owner)
         if self._awaits_creation(key, existing, writes):
             return [After(LOOK_AGAIN)]

@@ -8,6 +8,7 @@ Source: spec/api.md 1.2, 3.7, 5.2 and 6.1.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -200,6 +201,22 @@ def _dropped(
         return list(said)
 
     return dropped
+
+
+def lost_fields(sent: Object, stored: Object) -> dict[str, str]:
+    """Fields of features that were sent and not stored, each with the gates that let a server keep it.
+
+    For clients: ``stored`` is what the server answered to ``sent``, both a slice or both a claim in the hub version.
+    """
+    lost: dict[str, str] = {}
+    for part in (*_SLICE_PARTS, *_STATUS_PARTS):
+        counts = [
+            Counter(field for holder, field in part.places(obj) if holder.get(field) is not None)
+            for obj in (sent, stored)
+        ]
+        for field in counts[0] - counts[1]:
+            lost[field] = " and ".join(part.gates)
+    return lost
 
 
 # ResourceSlice

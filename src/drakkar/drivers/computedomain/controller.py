@@ -8,7 +8,7 @@ nodes of one clique, and allocation chooses it. Nothing is labelled, no daemon s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import NODE, RESOURCECLAIM
@@ -41,7 +41,7 @@ class CliqueController:
         self._nodes = caches.of(NODE, indexes={"clique": lambda node: [_pool_of(node)] if _clique(node) else []})
         self._nodes.subscribe(self._changed)
 
-    def reconcile(self, key: str) -> Sequence[Write]:
+    def reconcile(self, key: str) -> Sequence[Write] | Awaitable[Sequence[Write]]:
         """Writes for one clique's pool."""
         return self._publisher.reconcile(key)
 

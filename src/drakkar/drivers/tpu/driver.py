@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import NODE
@@ -28,6 +28,7 @@ from drakkar.client.queue import KeyQueue
 from drakkar.client.runner import Runner
 from drakkar.client.writes import Write
 from drakkar.driver import Pool, SlicePublisher
+from drakkar.driver.gates import Probe, probe_of
 from drakkar.drivers.tpu.connector import Connector
 from drakkar.drivers.tpu.fabric import Fabric
 from drakkar.drivers.tpu.shapes import Host, hosts_in_slices, tpu_pool
@@ -50,10 +51,10 @@ _TOPOLOGY = re.compile(r"([1-9][0-9]?)x([1-9][0-9]?)")
 class TpuController:
     """What `drakkar.client.runner` runs: pools of TPU pods as keys."""
 
-    def __init__(self, clock: Clock, *, linked: bool = False):
+    def __init__(self, clock: Clock, *, linked: bool = False, probe: Probe | None = None):
         self.name = "tpu-driver"
         self._linked = linked
-        self._publisher = SlicePublisher(TPU_DRIVER, self._desired, clock)
+        self._publisher = SlicePublisher(TPU_DRIVER, self._desired, clock, probe=probe)
         self._nodes: Cache | None = None
         self._complained: set[str] = set()
 
@@ -63,7 +64,7 @@ class TpuController:
         self._nodes = caches.of(NODE, indexes={"tpu-pod": _pods_of})
         self._nodes.subscribe(self._node_changed)
 
-    def reconcile(self, key: str) -> Sequence[Write]:
+    def reconcile(self, key: str) -> Sequence[Write] | Awaitable[Sequence[Write]]:
         """Writes for the pool of one TPU pod."""
         return self._publisher.reconcile(key)
 
@@ -100,7 +101,7 @@ class TpuDriver:
 
     async def run(self) -> None:
         """Publish, and link, until cancelled."""
-        controller = TpuController(self._clock, linked=self._fabric is not None)
+        controller = TpuController(self._clock, linked=self._fabric is not None, probe=probe_of(self._client))
         caches = Caches(self._client)
         try:
             publishing = Runner(self._client, caches, controller, self._clock)
