@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,43 +14,41 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.errors import ApiError, UsageError
-from drakkar.api.kinds import DEVICECLASS, POD, Kind
+from drakkar.api.kinds import POD
 from drakkar.api.objects import condition_is, name_of
-from drakkar.cli.manifests import read_objects
 from drakkar.client import Client
 from drakkar.drivers.computedomain.command import DomainStatus, control, label_node
 from drakkar.drivers.computedomain.driver import ComputeDomainDriver
-from drakkar.drivers.computedomain.fabric import FakeFabric, Imex
+from drakkar.drivers.computedomain.fabric import FabricError, FakeFabric, Imex
 from drakkar.drivers.computedomain.names import COMPUTEDOMAIN
+from drakkar.drivers.gpu.driver import GpuDriver
+from drakkar.drivers.gpu.fake import FakeHardware
 from tests.support.drivers import DriverCluster, driver_cluster
 from tests.support.eventually import eventually
 
-EXAMPLES = Path(__file__).parents[3] / "examples" / "computedomain"
-CRD = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False)
-KINDS = {"CustomResourceDefinition": CRD, "DeviceClass": DEVICECLASS, "ComputeDomain": COMPUTEDOMAIN, "Pod": POD}
-
-
-async def create(cluster: DriverCluster, file: str, **changes: Any) -> None:
-    for obj in read_objects(EXAMPLES / file):
-        namespace = "default" if KINDS[obj["kind"]].namespaced else None
-        if obj["kind"] == "ComputeDomain":
-            obj["spec"] |= changes
-        await cluster.client.create(KINDS[obj["kind"]], obj, namespace)
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @asynccontextmanager
-async def racks(root: Path, cliques: dict[str, str]) -> AsyncIterator[tuple[DriverCluster, dict[str, FakeFabric]]]:
-    """Nodes by name with their cliques, one folder as the memory of all fabrics."""
-    fabrics = {node: FakeFabric(root / "fabric") for node in cliques}
+async def racks(
+    root: Path, cliques: dict[str, str], *, gpus: bool = False
+) -> AsyncIterator[tuple[DriverCluster, dict[str, FakeFabric]]]:
+    """Nodes by name with their cliques, one folder as the memory of all fabrics, four GPUs for each on demand."""
+    memories = {node: root / f"gpus-{node}" for node in cliques}
+    fabrics = {node: FakeFabric(root / "fabric", memories[node] if gpus else None) for node in cliques}
     loop = asyncio.get_running_loop()
     clients: list[Client] = []
+
+    def gpu(node: str, folder: Path) -> GpuDriver:
+        return GpuDriver(FakeHardware(folder, "gb200", node=node, memory=memories[node]), mig="off")
 
     def build(node: str, _folder: Path) -> ComputeDomainDriver:
         status = DomainStatus(clients[0], node, loop)
         return ComputeDomainDriver(node, fabrics[node], status.read, status.tell)
 
-    async with driver_cluster(root, {node: {"cd": build} for node in cliques}, with_client=clients.append) as cluster:
-        await create(cluster, "crd.yaml")
+    drivers = {"gpu": gpu, "cd": build} if gpus else {"cd": build}
+    async with driver_cluster(root, dict.fromkeys(cliques, drivers), with_client=clients.append) as cluster:
+        await cluster.apply(EXAMPLES / "computedomain" / "crd.yaml")
         for node, clique in cliques.items():
             await label_node(cluster.client, node, clique)
         controllers = asyncio.create_task(control(cluster.client))
@@ -67,7 +66,7 @@ async def domain(cluster: DriverCluster) -> Any:
 def test_a_domain_from_claim_to_ready_and_back(root: Path) -> None:
     async def story() -> None:
         async with racks(root, {"a1": "rack-a", "b1": "rack-b", "b2": "rack-b"}) as (cluster, fabrics):
-            await create(cluster, "domain.yaml")
+            await cluster.apply(EXAMPLES / "computedomain" / "domain.yaml")
             pods = await cluster.bound(2)
             assert sorted(pod["spec"]["nodeName"] for pod in pods) == ["b1", "b2"]
             found = await eventually(lambda: domain(cluster), lambda d: d.get("status", {}).get("clique"))
@@ -94,10 +93,64 @@ def test_a_domain_from_claim_to_ready_and_back(root: Path) -> None:
     asyncio.run(story())
 
 
+def test_gpus_of_two_nodes_in_one_nvlink_domain(root: Path) -> None:
+    """Use case 12 of the GPU driver: what a pod gets reaches the GPUs of the other node, and no others."""
+
+    async def story() -> None:
+        async with racks(root, {"a1": "rack-a", "b1": "rack-b", "b2": "rack-b"}, gpus=True) as (cluster, fabrics):
+            await cluster.apply(EXAMPLES / "gpu" / "classes.yaml")
+            await cluster.apply(EXAMPLES / "gpu" / "12-nvlink-domain.yaml")
+            pods = await cluster.bound(2)
+            assert sorted(pod["spec"]["nodeName"] for pod in pods) == ["b1", "b2"]
+            claims = {claim.metadata.name: claim for claim in await cluster.claims()}
+            channel = claims.pop("nvlink-channel")
+            with pytest.raises(AssertionError, match="1 of 2 nodes have joined"):
+                await cluster.prepare("b1", "cd", channel)
+            reached: dict[str, set[str]] = {}
+            for node in ("b2", "b1"):
+                edits = await cluster.prepare(node, "cd", channel)
+                paths = [device.path for edit in edits for device in edit.deviceNodes]
+                assert paths == ["/dev/nvidia-caps-imex-channels/channel0"]
+                (folder,) = (Path(m.hostPath) for edit in edits for m in edit.mounts if m.containerPath == "/fabric")
+                reached[node] = await asyncio.to_thread(_files, folder)
+            own: dict[str, set[str]] = {}
+            for claim in claims.values():
+                assert claim.status.allocation is not None
+                assert claim.status.allocation.devices.results is not None
+                node = claim.status.allocation.devices.results[0].pool
+                found = await cluster.prepare(node, "gpu", claim)
+                places = [mount.containerPath for edit in found for mount in edit.mounts]
+                own[node] = {place.rpartition("/")[2] for place in places if place.startswith("/run/fake-gpus/")}
+                assert len(own[node]) == 4
+            assert own["b1"].isdisjoint(own["b2"])
+            assert reached == dict.fromkeys(("b1", "b2"), own["b1"] | own["b2"])
+            memory = min(own["b2"])
+            (folder / memory).write_bytes(b"written by b1")
+            assert (root / "gpus-b2" / memory).read_bytes() == b"written by b1"
+            await cluster.unprepare("b2", "cd", channel)
+            assert await asyncio.to_thread(_files, folder) == own["b1"]
+            assert fabrics["b1"].ready(folder.name)
+
+    asyncio.run(story())
+
+
+def _files(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_memory_of_another_file_system_cannot_be_mapped(root: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == root.stat().st_dev:
+        pytest.skip("needs /dev/shm on a file system of its own")
+    (root / "gpu").touch()
+    with tempfile.TemporaryDirectory(dir=shared) as other, pytest.raises(FabricError, match="on one file system"):
+        FakeFabric(Path(other), root).join("d", 0, [])
+
+
 def test_a_clique_that_is_too_small_is_not_taken_and_a_broken_daemon_is_named(root: Path) -> None:
     async def story() -> None:
         async with racks(root, {"a1": "rack-a", "b1": "rack-b"}) as (cluster, fabrics):
-            await create(cluster, "domain.yaml")
+            await cluster.apply(EXAMPLES / "computedomain" / "domain.yaml")
 
             async def waiting() -> list[Any]:
                 return (await cluster.client.list(POD, "default")).items
@@ -134,7 +187,7 @@ def test_a_claim_of_that_name_that_is_somebody_elses_is_told(root: Path) -> None
                 "spec": {"devices": {"requests": [request]}},
             }
             await cluster.client.create(RESOURCECLAIM, other, "default")
-            await create(cluster, "domain.yaml")
+            await cluster.apply(EXAMPLES / "computedomain" / "domain.yaml")
             found = await eventually(lambda: domain(cluster), lambda d: d.get("status"))
             assert found["status"]["conditions"][0]["reason"] == "ClaimExists"
             assert name_of(found) == "training"

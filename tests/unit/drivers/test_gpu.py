@@ -82,6 +82,36 @@ def test_whole_gpus(root: Path, example: str, pods: int, expected: list[str]) ->
     run(root, build(), example, story, pods)
 
 
+def test_device_nodes_of_fake_gpus_are_real_to_a_container(tmp_path: Path) -> None:
+    """They name numbers, so that a runtime needs no node of the machine; each its own, none a real device's."""
+    fake = FakeHardware(tmp_path, "h100")
+    paths = [f"/dev/nvidia{i}" for i in range(8)] + ["/dev/vfio/10", "/dev/vfio/vfio", *fake.common_nodes()]
+    paths += ["/dev/nvidia-caps/nvidia-cap94", "/dev/nvidia-caps/nvidia-cap794"]
+    nodes = [fake.device_node(path) for path in paths]
+    assert {(node.type, node.major, node.permissions) for node in nodes} == {("c", 120, "rw")}
+    assert len({node.minor for node in nodes}) == len(paths)
+    assert max(node.minor or 0 for node in nodes) < 1 << 20
+
+
+def test_files_stand_for_the_memory_of_whole_gpus(tmp_path: Path) -> None:
+    from drakkar.api.resource import v1
+    from drakkar.driver import AllocatedDevice
+
+    memory = tmp_path / "memory"
+    driver = GpuDriver(FakeHardware(tmp_path, "a100", 2, memory=memory), mig="dynamic")
+    driver.discover()
+
+    def ask(name: str) -> list[str]:
+        result = v1.DeviceRequestAllocationResult(request="r", driver=driver.name, pool="n", device=name)
+        (prepared,) = driver.prepare(v1.ResourceClaim(), [AllocatedDevice(result=result, configs=[])])
+        return [mount.containerPath for mount in prepared.edits.mounts]
+
+    (path,) = ask("gpu-1")
+    assert path.startswith("/run/fake-gpus/GPU-")
+    assert (memory / path.rpartition("/")[2]).stat().st_size == 16 << 20
+    assert ask("gpu-0-mig-1g5gb-19-0") == []
+
+
 def test_time_slicing_is_set_and_reset(root: Path) -> None:
     async def story(cluster: DriverCluster) -> None:
         await edits(cluster)
