@@ -1,9 +1,8 @@
 """The kill loop of a node: agent, drivers, monitors of containers and runc die at named points while pods come and go.
 
-Each has somebody of its own who kills it, all at the same time: the agent and both drivers are started again and again,
-each time with a point at which they die; for monitors and runc a point is written into a file, and whoever comes to it
-first takes the file away and dies. `./do kill node` runs many rounds, `tests/e2e/test_node_kills.py` what CI has time
-for.
+Each has somebody of its own who kills it, all at the same time: he lays a trap at a point (a file of that name, see
+`drakkar.plugin.failpoints`), waits until somebody has died in it, starts that process again and lets pods come to where
+they belong before the next one. `./do kill node` runs many rounds, `tests/e2e/test_node_kills.py` what CI has time for.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ import os
 import random
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,31 +53,34 @@ RUNC = (
 )
 #: Where the monitor of a container dies: at its own points, and while runc makes the container for it.
 MONITOR = (*shim.POINTS, "monitor-in-create", "monitor-in-late-create")
-#: Points that a driver comes to when it starts, or when somebody else does.
-SELDOM = failpoints.DRIVER[:5]
+#: Points that a process comes to only when it starts.
+AT_START = ("devices-discovered", "service-open")
+#: Starts a process that dies.
+Start = Callable[[], Awaitable[asyncio.subprocess.Process]]
 #: Seconds until a point must have been met, else another one has its turn; and for pods to come to where they belong.
-PATIENCE, CONVERGE = 25.0, 90.0
+PATIENCE, CONVERGE = 20.0, 120.0
 
-#: Stands before runc on the PATH of the agent.
+#: Stands before runc on the PATH of the agent. Where there is nothing to do, nobody dies.
 _RUNC = """#!/bin/sh
 root= verb= name= last=
 for word; do
     case $word in create|start|kill|delete) [ -n "$verb" ] || verb=$word ;; esac
     [ "$last" != --root ] || root=$word
-    [ "$verb" != kill ] || [ "$last" = kill ] || [ "$last" != --all ] || name=$word
+    [ "$last" != --all ] || name=$word
     last=$word
 done
 [ "$verb" = kill ] || name=$last
-# Where there is nothing to do, nobody dies.
-wanted() { [ "$(cat "$1" 2>/dev/null)" = "$2" ] && { [ "$verb" = create ] || [ -e "$root/$name" ]; }; }
-taken() { mv "$1" "$1.met" 2>/dev/null; }
+taken() { [ -e "TRAPS/$1" ] && { [ "$verb" = create ] || [ -e "$root/$name" ]; } && mv "TRAPS/$1" "TRAPS/$1.met"; }
 if [ -n "$verb" ]; then
-    if wanted RUNTIME "runc-$verb-before" && taken RUNTIME; then kill -9 $$; fi
-    if wanted AGENT "agent-in-$verb" && taken AGENT; then kill -9 $PPID; fi
-    if wanted RUNTIME "runc-$verb-after"; then
+    if taken "runc-$verb-before" 2>/dev/null; then kill -9 $$; fi
+    if taken "agent-in-$verb" 2>/dev/null; then kill -9 $PPID; fi
+    if [ -e "TRAPS/runc-$verb-after" ]; then
+        worth=$([ "$verb" = create ] || [ -e "$root/$name" ] && echo yes)
         PROGRAM "$@"
         code=$?
-        if [ $code = 0 ] && taken RUNTIME; then kill -9 $$; fi
+        if [ $code = 0 ] && [ "$worth" ] && mv "TRAPS/runc-$verb-after" "TRAPS/runc-$verb-after.met" 2>/dev/null; then
+            kill -9 $$
+        fi
         exit $code
     fi
 fi
@@ -87,42 +88,46 @@ exec PROGRAM "$@"
 """
 #: What runc runs in the middle of its steps.
 _HOOK = """#!/bin/sh
-case "$(cat RUNTIME 2>/dev/null)" in
-runc-$1-hook) mv RUNTIME RUNTIME.met && kill -9 $PPID ;;
-monitor-in-$1)
+taken() { [ -e "TRAPS/$1" ] && mv "TRAPS/$1" "TRAPS/$1.met" 2>/dev/null; }
+if taken "runc-$1-hook"; then kill -9 $PPID; fi
+if taken "monitor-in-$1"; then
     read -r _ _ _ parent _ < /proc/$PPID/stat
-    mv RUNTIME RUNTIME.met && kill -9 $parent
-    sleep 0.2 ;;
-esac
+    kill -9 $parent
+    sleep 0.2
+fi
 exit 0
 """
 
 
-@dataclass
 class Traps:
-    """Files that say who is to die next."""
+    """The folder in which one kind of process looks for traps."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
 
-    @property
-    def runtime(self) -> Path:
-        return self.folder / "runtime"
+    def lay(self, point: str) -> None:
+        (self.folder / point).touch()
 
-    @property
-    def agent(self) -> Path:
-        return self.folder / "agent"
+    def sprung(self, point: str) -> bool:
+        """Whether somebody has died there."""
+        return (self.folder / f"{point}.met").exists()
 
-    def lay(self) -> None:
-        """Write the programs that stand between agent and runc."""
-        program = shutil.which("runc") or "/bin/false"
-        for name, text in (("bin/runc", _RUNC), ("hook", _HOOK)):
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            words = {"RUNTIME": str(self.runtime), "AGENT": str(self.agent), "PROGRAM": program}
-            for word, meant in words.items():
-                text = text.replace(word, meant)
-            path.write_text(text)
-            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    def clear(self, point: str) -> bool:
+        """Take the trap away; whether somebody died in it after all."""
+        (self.folder / point).unlink(missing_ok=True)
+        met = self.sprung(point)
+        (self.folder / f"{point}.met").unlink(missing_ok=True)
+        return met
+
+
+def lay_programs(folder: Path, traps: Path) -> None:
+    """Write what stands between agent and runc: `bin/runc` and `hook`."""
+    for name, text in (("bin/runc", _RUNC), ("hook", _HOOK)):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("TRAPS", str(traps)).replace("PROGRAM", shutil.which("runc") or "/bin/false"))
+        path.chmod(0o755)
 
 
 class Killing:
@@ -161,7 +166,9 @@ class Run:
     missed: Counter[str] = field(default_factory=Counter[str])
     #: What is killed: any of "agent", "driver", "runtime".
     who: Sequence[str] = ("agent", "driver", "runtime")
+    #: How many pods came and went, and how often one came to where it belongs.
     pods: int = 0
+    arrivals: int = 0
 
     def points(self) -> dict[str, tuple[str, ...]]:
         """The points of this run, by what dies there."""
@@ -177,10 +184,11 @@ class Run:
     def run(self) -> None:
         """Kill everything; raises AssertionError when a device leaks, is given twice, or a pod does not converge."""
         self.rng = random.Random(self.seed)
-        self.traps = Traps(self.folder / "traps")
-        self.traps.lay()
+        self.traps = {who: Traps(self.folder / "traps" / who) for who in ("node", *DRIVERS)}
+        lay_programs(self.folder, self.traps["node"].folder)
         self.ledgers = {kind: Ledger(self.folder / kind) for kind in DRIVERS}
         self.started: dict[str, asyncio.subprocess.Process] = {}
+        self._over = False
         with _clean(self):
             asyncio.run(self._run())
 
@@ -201,105 +209,82 @@ class Run:
                     process.kill()
                     await process.wait()
 
-    _over = False
-
     def _killers(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         points = self.points()
         turns = {who: Killing(points.get(who, ()), self.rounds, self.rng) for who in ("agent", "driver", "runtime")}
         # A driver's points are shared by the two drivers.
         shared = turns["driver"].turns()
         return [
-            group.create_task(self._kill_agents(turns["agent"])),
-            *(group.create_task(self._kill_drivers(kind, turns["driver"], shared)) for kind in DRIVERS),
-            group.create_task(self._kill_runtime(turns["runtime"])),
+            group.create_task(self._kill("agent", turns["agent"], turns["agent"].turns(), "node", self._agent)),
+            *(
+                group.create_task(self._kill("driver", turns["driver"], shared, kind, lambda k=kind: self._driver(k)))
+                for kind in DRIVERS
+            ),
+            group.create_task(self._kill("runtime", turns["runtime"], turns["runtime"].turns(), "node", None)),
         ]
 
     # Who dies.
 
-    async def _kill_agents(self, killing: Killing) -> None:
-        for point in killing.turns():
-            trap = self.traps.agent if point in IN_RUNC else None
-            process = await self._agent("" if trap else f"{point}:{self.rng.randint(1, 4)}")
-            if trap:
-                _arm(trap, point)
-            await self._dies("agent", process, point, killing, trap)
-        await self._agent("")
-
-    async def _kill_drivers(self, kind: str, killing: Killing, turns: Iterator[str]) -> None:
+    async def _kill(self, who: str, killing: Killing, turns: Iterator[str], traps: str, start: Start | None) -> None:
+        """Kill one kind of process; `start` starts it again, None where others do."""
+        process = await start() if start else None
         for point in turns:
-            # Not always the first time: drivers that die at every call would let no pod come to its devices.
-            count = 1 if point in SELDOM else self.rng.randint(1, 5)
-            process = await self._driver(kind, f"{point}:{count}")
-            await self._dies(f"driver {kind}", process, point, killing, None)
-        await self._driver(kind, "")
+            await self._progress()
+            if point in AT_START and process and start:
+                process.kill()
+                await process.wait()
+                self.traps[traps].lay(point)
+                process = await start()
+            else:
+                self.traps[traps].lay(point)
+            with suppress(AssertionError):
+                await eventually(
+                    lambda p=point: asyncio.to_thread(self.traps[traps].sprung, p), bool, timeout=PATIENCE, pause=0.05
+                )
+            if not self.traps[traps].clear(point):
+                assert process is None or process.returncode is None, f"{who} ended by itself:\n{self._logs()}"
+                self.missed[point] += 1
+                self.say(f"  nobody came to {point}")
+                continue
+            killing.met(point)
+            self.kills[f"{who}: {point}"] += 1
+            self.say(f"  {traps if who == 'driver' else who} died at {point}")
+            if process and start:
+                await process.wait()
+                assert process.returncode == -signal.SIGKILL, f"{who} ended by itself:\n{self._logs()}"
+                process = await start()
 
-    async def _dies(
-        self, who: str, process: asyncio.subprocess.Process, point: str, killing: Killing, trap: Path | None
-    ) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), PATIENCE)
-        if process.returncode is None:
-            # Nobody came there: it is killed wherever it is, which does not count for the point.
-            process.kill()
-            await process.wait()
-            self.missed[point] += 1
-            self.kills[f"{who.partition(' ')[0]}: anywhere"] += 1
-            if trap is not None:
-                _disarm(trap)
-            self.say(f"  {who} did not come to {point}")
-            return
-        if trap is not None:
-            trap.with_name(trap.name + ".met").unlink()
-        assert process.returncode == -signal.SIGKILL, f"{who} ended by itself under {point}:\n{self._tail(who)}"
-        self._count(who, point, killing)
+    async def _progress(self) -> None:
+        """Wait until a pod has come to where it belongs: a node of which all dies all the time runs none."""
+        before = self.arrivals
+        with suppress(AssertionError):
+            await eventually(lambda: asyncio.sleep(0, self.arrivals), lambda now: now > before, timeout=PATIENCE)
 
-    async def _kill_runtime(self, killing: Killing) -> None:
-        trap = self.traps.runtime
-        met = trap.with_name(trap.name + ".met")
-        for point in killing.turns():
-            _arm(trap, point)
-            try:
-                await eventually(lambda: asyncio.sleep(0, met.exists()), bool, timeout=PATIENCE, pause=0.05)
-            except AssertionError:
-                _disarm(trap)
-                if not met.exists():
-                    self.missed[point] += 1
-                    self.say(f"  nobody came to {point}")
-                    continue
-            met.unlink()
-            self._count("runtime", point, killing)
-
-    def _count(self, who: str, point: str, killing: Killing) -> None:
-        killing.met(point)
-        self.kills[f"{who.partition(' ')[0]}: {point}"] += 1
-        self.say(f"  {who} died at {point}")
-
-    async def _agent(self, failpoint: str) -> asyncio.subprocess.Process:
-        path = f"{self.traps.folder / 'bin'}:{os.environ['PATH']}"
-        env = {"DRAKKAR_NODE_FAILPOINTS": failpoint, "PATH": path, shim.FAILPOINT: str(self.traps.runtime)}
+    async def _agent(self) -> asyncio.subprocess.Process:
+        env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         where = (self.site.serving.url, str(self.folder / "pki"), str(self.root), self.runtime)
-        return await self._spawn("agent", "tests.support.agentmain", where, env)
+        return await self._spawn("agent", "tests.support.agentmain", where, "node", env)
 
-    async def _driver(self, kind: str, failpoint: str) -> asyncio.subprocess.Process:
-        hook = str(self.traps.folder / "hook") if self.runtime == "oci" else ""
+    async def _driver(self, kind: str) -> asyncio.subprocess.Process:
+        hook = str(self.folder / "hook") if self.runtime == "oci" else ""
         flags = ["--kubeconfig", str(self.site.kubeconfig), "--node-name", NODE, "--kubelet-root", str(self.root)]
         flags += ["--cdi-dir", str(self.root / "cdi"), "--health-period", "1"]
         words = (kind, str(self.folder / kind), hook, *flags)
-        env = {"DRAKKAR_NODE_FAILPOINTS": failpoint}
-        return await self._spawn(f"driver {kind}", "tests.support.drivermain", words, env)
+        return await self._spawn(f"driver {kind}", "tests.support.drivermain", words, kind, {})
 
     async def _spawn(
-        self, who: str, module: str, words: Sequence[str], more: dict[str, str]
+        self, who: str, module: str, words: Sequence[str], traps: str, more: dict[str, str]
     ) -> asyncio.subprocess.Process:
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", **more}
+        env[failpoints.VARIABLE] = str(self.traps[traps].folder)
         with (self.folder / f"{who}.log").open("ab") as log:
             command = (sys.executable, "-m", module, *words)
             process = await asyncio.create_subprocess_exec(*command, env=env, cwd=ROOT, stderr=log)
         self.started[who] = process
         return process
 
-    def _tail(self, who: str) -> str:
-        return (self.folder / f"{who}.log").read_text()[-3000:]
+    def _logs(self) -> str:
+        return "\n".join(f"{who}:\n{(self.folder / f'{who}.log').read_text()[-3000:]}" for who in self.started)
 
     # Pods.
 
@@ -327,8 +312,8 @@ class Run:
         try:
             await eventually(lambda: read(name), holds, timeout=CONVERGE, pause=0.1)
         except AssertionError as error:
-            logs = "\n".join(f"{who}:\n{self._tail(who)}" for who in self.started)
-            raise AssertionError(f"seed {self.seed}: pod {name} does not converge: {error}\n{logs}") from None
+            raise AssertionError(f"seed {self.seed}: pod {name} does not converge: {error}\n{self._logs()}") from None
+        self.arrivals += 1
 
     def _pod(self, name: str, ends: bool) -> Object:
         drivers = self.rng.choice((("example",), ("gpu",), ("example", "gpu")))
@@ -394,16 +379,6 @@ async def _offer(site: Cluster, driver: str) -> None:
 
 def _runs_or_is_done(pod: Object) -> bool:
     return pod["status"].get("phase") == "Running" or pod_is_done(pod)
-
-
-def _arm(trap: Path, point: str) -> None:
-    fresh = trap.with_name(trap.name + ".new")
-    fresh.write_text(point)
-    fresh.rename(trap)
-
-
-def _disarm(trap: Path) -> None:
-    trap.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> list[str]:

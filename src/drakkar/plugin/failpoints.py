@@ -1,7 +1,8 @@
-"""Places at which an agent or a driver can be made to die, for crash tests: ``DRAKKAR_NODE_FAILPOINTS="POINT:COUNT"``.
+"""Places at which an agent or a driver can be made to die, for crash tests.
 
-The process kills itself with SIGKILL the COUNT-th time it comes to the point. Points are named where they stand. The
-monitor of a container, which can import nothing, has its own (`drakkar.node.agent.shim`).
+``DRAKKAR_NODE_FAILPOINTS`` names a folder. Whoever comes first to a point while a file of its name lies there renames
+the file to ``POINT.met`` and kills itself with SIGKILL. Points are named where they stand. The monitor of a container,
+which can import nothing, does the same by itself (`drakkar.node.agent.shim`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 
+VARIABLE = "DRAKKAR_NODE_FAILPOINTS"
 #: Met by everybody who keeps records: the new content lies beside the file that it is to replace.
 FILES = ("file-unfinished",)
 #: In the order in which a pod's life on a node meets them.
@@ -48,19 +50,16 @@ DRIVER = (
     "record-removed",
     *FILES,
 )
-_KNOWN = dict.fromkeys((*AGENT, *DRIVER))
 
-_left: dict[str, int] = {}
-for _entry in filter(None, os.environ.get("DRAKKAR_NODE_FAILPOINTS", "").split(",")):
-    _point, _, _count = _entry.partition(":")
-    if _point not in _KNOWN or not _count.isdigit():
-        raise ValueError(f"DRAKKAR_NODE_FAILPOINTS: {_entry!r} must be POINT:COUNT with a point of {', '.join(_KNOWN)}")
-    _left[_point] = int(_count)
+_folder = os.environ.get(VARIABLE)
 
 
 def hit(point: str) -> None:
     """Die here, if somebody wants that."""
-    if point in _left:
-        _left[point] -= 1
-        if _left[point] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    if not _folder:
+        return
+    try:
+        os.rename(f"{_folder}/{point}", f"{_folder}/{point}.met")
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

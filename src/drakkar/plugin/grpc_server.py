@@ -19,6 +19,8 @@ from drakkar.plugin.sockets import LONGEST_PATH
 
 Prepare = Callable[[list[wire.Claim]], wire.NodePrepareResourcesResponse]
 Unprepare = Callable[[list[wire.Claim]], wire.NodeUnprepareResourcesResponse]
+#: Seconds for calls in flight when a server stops: less than a pod usually has to end in.
+GRACE = 25.0
 #: Yields full lists of devices; ends when the function that it is given (is the kubelet still there?) says False.
 WatchHealth = Callable[[Callable[[], bool]], Iterator[wire.NodeWatchResourcesResponse]]
 
@@ -93,7 +95,7 @@ class SocketServer:
         server.start()
         self._server, self._inode = server, self.socket.stat().st_ino
 
-    def stop(self, grace: float = 1.0) -> None:
+    def stop(self, grace: float = GRACE) -> None:
         """Take no more calls, let those in flight end within `grace` seconds, remove the socket."""
         if self._server is None:
             return

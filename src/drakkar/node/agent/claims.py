@@ -189,8 +189,7 @@ class Claims:
     async def _prepare(self, driver: str, claims: Sequence[v1.ResourceClaim]) -> None:
         asked = [wire.Claim(claim.metadata.namespace, claim.metadata.uid, claim.metadata.name) for claim in claims]
         try:
-            instance = self._plugins.instance(driver)
-            answers = await instance.client.prepare(instance.service, asked)
+            answers = await self._plugins.call(driver, lambda found: found.client.prepare(found.service, asked))
         except PluginError as error:
             raise ClaimProblem(f"driver {driver}: {error}") from None
         problem = ""
@@ -309,8 +308,9 @@ class Claims:
         for driver, of_driver in calls.items():
             asked = [wire.Claim(each.claimNamespace, each.claimUID, each.claimName) for each in of_driver]
             try:
-                instance = self._plugins.instance(driver)
-                answers = await instance.client.unprepare(instance.service, asked)
+                answers = await self._plugins.call(
+                    driver, lambda found, asked=asked: found.client.unprepare(found.service, asked)
+                )
             except PluginError as error:
                 failed |= {claim.uid: f"driver {driver}: {error}" for claim in asked}
                 continue

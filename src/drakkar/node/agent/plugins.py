@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from drakkar.api.clock import Clock
 from drakkar.node.agent.folder import FolderWatch
@@ -20,6 +21,8 @@ from drakkar.plugin import wire
 from drakkar.plugin.grpc_client import CALL_TIMEOUT, PluginError, SocketClient, choose_dra, choose_health
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Seconds before a failed registration is tried again, and before a health stream that ended is opened anew.
 RETRY, HEALTH_RETRY = 1.0, 5.0
@@ -64,12 +67,33 @@ class Plugins:
         """Names of the registered drivers."""
         return sorted(self._instances)
 
-    def instance(self, driver: str) -> Instance:
+    def instances(self, driver: str) -> list[Instance]:
+        """The registered instances of a driver, the newest last."""
+        return [*self._instances.get(driver, ())]
+
+    def instance(self, driver: str, but: Collection[Instance] = ()) -> Instance:
         """Whom to call: the newest connected instance, else the newest. Raises PluginError when there is none."""
-        found = self._instances.get(driver)
+        found = [each for each in self.instances(driver) if each not in but]
         if not found:
             raise PluginError(f"DRA driver {driver} is not registered", unreachable=True)
         return next((each for each in reversed(found) if each.client.connected()), found[-1])
+
+    async def call(self, driver: str, ask: Callable[[Instance], Awaitable[T]]) -> T:
+        """Ask the instance that is to be called, and the others where nobody answers: calls are idempotent.
+
+        So a call that meets the end of an upgraded driver does not fail. Raises PluginError.
+        """
+        tried: list[Instance] = []
+        while True:
+            instance = self.instance(driver, tried)
+            try:
+                return await ask(instance)
+            except PluginError as error:
+                tried.append(instance)
+                others = any(each not in tried for each in self.instances(driver))
+                if not error.unreachable or not others:
+                    raise
+                logger.info("driver %s: %s; asking another instance", driver, error)
 
     async def run(self) -> None:
         """Watch the folder until cancelled."""

@@ -31,9 +31,7 @@ LONGEST_BACKLOG = 4 << 20
 #: Seconds for output that something else than the container's first process still holds open.
 DRAIN = 2.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-#: Where a test lets a monitor die: whoever comes first to the point that stands in the file of this name takes the file
-#: away and kills itself.
-FAILPOINT = "DRAKKAR_MONITOR_FAILPOINT"
+#: Where a test lets a monitor die; see `drakkar.plugin.failpoints`.
 POINTS = (
     "monitor-listening",
     "monitor-created",
@@ -415,14 +413,11 @@ def start_time(pid):
 
 def hit(point):
     """Die here, if a test wants that."""
-    path = os.environ.get(FAILPOINT)
-    if path:
-        with contextlib.suppress(OSError):
-            with open(path) as file:
-                wanted = file.read()
-            if wanted == point:
-                os.rename(path, path + ".met")
-                os.kill(os.getpid(), signal.SIGKILL)
+    folder = os.environ.get("DRAKKAR_NODE_FAILPOINTS")
+    if folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{folder}/{point}", f"{folder}/{point}.met")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _usual_signals():

@@ -1,0 +1,135 @@
+"""A driver is replaced again and again while claims are prepared through the agent: none fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra node")
+
+from drakkar.api.kinds import RESOURCECLAIM
+from drakkar.api.meta import Object
+from drakkar.node.agent.claims import ClaimProblem
+from drakkar.plugin.sockets import registration_socket
+from tests.support.agents import NODE, Cluster, cluster
+from tests.support.eventually import eventually
+from tests.support.shared import ROOT
+from tests.unit.node.agent.test_plugins import DRIVER, FakeDriver
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+EXAMPLE = "example.drakkar.dev"
+#: How often the driver is replaced, and how many claims are prepared at the same time.
+ROUNDS, LANES = 4, 8
+
+#: Runs one instance, by its number, as long as the block lasts; then it is told to end.
+Instance = Callable[[Cluster, int], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def example(site: Cluster, number: int) -> AsyncIterator[None]:
+    """The example driver as the pod of a DaemonSet that surges."""
+    uid = f"instance-{number}"
+    flags = ["--kubeconfig", str(site.kubeconfig), "--node-name", NODE, "--kubelet-root", str(site.root)]
+    flags += ["--cdi-dir", str(site.root / "cdi"), "--instance-uid", uid]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "drakkar.cli", "driver", "run", "example", *flags),
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        assert not registration_socket(site.root / "plugins_registry", EXAMPLE, uid).exists()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def plain(site: Cluster, number: int) -> AsyncIterator[None]:
+    """Two sockets of its own per instance and nothing else, as upstream's helper for drivers makes them."""
+    registry = site.root / "registry"
+    if not registry.exists():
+        registry.symlink_to(site.root / "plugins_registry")
+    driver = FakeDriver(site.root, f"{DRIVER}-instance-{number}")
+    await asyncio.to_thread(driver.start)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(driver.stop)
+
+
+async def allocated(site: Cluster, name: str, driver: str) -> Object:
+    """A pod that has a claim with a device of the driver; it need not be real."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": spec}
+    await site.client.create(RESOURCECLAIM, {**body, "metadata": {"name": name, "namespace": "default"}})
+    result = {"request": "r", "driver": driver, "pool": NODE, "device": name}
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{name}"}],
+    }
+    await site.client.patch(RESOURCECLAIM, name, "default", {"status": status}, subresource="status")
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"metadata": meta, "spec": {"resourceClaims": [{"name": "r", "resourceClaimName": name}]}}
+
+
+@pytest.mark.parametrize(("driver", "instance"), [(EXAMPLE, example), (DRIVER, plain)], ids=["example", "two sockets"])
+def test_no_prepare_fails_while_a_driver_is_replaced(
+    driver: str, instance: Instance, tmp_path: Path, root: Path
+) -> None:
+    prepared, problems = list[str](), list[str]()
+
+    async def lane(site: Cluster, pod: Object, over: asyncio.Event) -> None:
+        assert site.agent is not None
+        assert site.agent.claims is not None
+        while not over.is_set():
+            try:
+                await site.agent.claims.prepare(pod)
+                prepared.append(pod["metadata"]["name"])
+                await site.agent.claims.unprepare(pod["metadata"]["uid"])
+            except ClaimProblem as problem:
+                problems.append(str(problem))
+
+    def instances(site: Cluster) -> Callable[[], Awaitable[int]]:
+        assert site.agent is not None
+        plugins = site.agent.plugins
+        return lambda: asyncio.sleep(0, len(plugins.instances(driver)))
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await site.start_agent()
+            await site.stop("controllers")  # The pods of the claims are not there.
+            pods = [await allocated(site, f"c{number}", driver) for number in range(LANES)]
+            over = asyncio.Event()
+            old = instance(site, 0)
+            await old.__aenter__()
+            await eventually(instances(site), lambda count: count == 1, timeout=60)
+            lanes = [asyncio.create_task(lane(site, pod, over)) for pod in pods]
+            for number in range(1, ROUNDS + 1):
+                new = instance(site, number)
+                await new.__aenter__()
+                await eventually(instances(site), lambda count: count == 2, timeout=60)
+                await old.__aexit__(None, None, None)
+                await eventually(instances(site), lambda count: count == 1, timeout=60)
+                before = len(prepared)
+                await eventually(
+                    lambda: asyncio.sleep(0, len(prepared)), lambda now, before=before: now > before + 50, timeout=60
+                )
+                old = new
+            over.set()
+            await asyncio.gather(*lanes)
+            await old.__aexit__(None, None, None)
+
+    asyncio.run(run())
+    assert problems == []
