@@ -25,13 +25,16 @@ class KeyQueue:
         self._busy: set[Hashable] = set()
         self._again: set[Hashable] = set()
         self._later: list[tuple[float, int, Hashable]] = []
+        #: When each delayed key is due. What else is in the heap for it is void: a key with many timers, each of which
+        #: leads to another, would never come to rest.
+        self._due: dict[Hashable, float] = {}
         self._count = 0
         self._failures: dict[Hashable, int] = {}
         self._some = asyncio.Event()
         self._new_timer = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._busy) + len(self._later)
+        return len(self._ready) + len(self._busy) + len(self._due)
 
     def add(self, key: Hashable) -> None:
         """Wants ``key`` worked on as soon as possible."""
@@ -43,12 +46,16 @@ class KeyQueue:
             self._some.set()
 
     def add_after(self, key: Hashable, seconds: float) -> None:
-        """Wants ``key`` worked on in ``seconds``."""
+        """Wants ``key`` worked on in ``seconds``, or earlier where that is wanted already."""
         if seconds <= 0:
             self.add(key)
             return
+        due = self._clock.monotonic() + seconds
+        if self._due.get(key, due + 1) <= due:
+            return
         self._count += 1
-        heapq.heappush(self._later, (self._clock.monotonic() + seconds, self._count, key))
+        self._due[key] = due
+        heapq.heappush(self._later, (due, self._count, key))
         self._new_timer.set()
 
     def fail(self, key: Hashable, first: float = FIRST_BACKOFF) -> float:
@@ -89,7 +96,10 @@ class KeyQueue:
             self._new_timer.clear()
             now = self._clock.monotonic()
             while self._later and self._later[0][0] <= now:
-                self.add(heapq.heappop(self._later)[2])
+                due, _, key = heapq.heappop(self._later)
+                if self._due.get(key) == due:
+                    del self._due[key]
+                    self.add(key)
             if not self._later:
                 await self._new_timer.wait()
                 continue

@@ -55,7 +55,7 @@ from drakkar.scheduler.allocators import Allocators
 from drakkar.scheduler.avoidance import Avoided, unprepared
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.commit import COME_BACK, Committer, Lost, Result
+from drakkar.scheduler.commit import COME_BACK, Committer, Dropped, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, Trail, decide
 from drakkar.scheduler.equal import Kind, Verdicts, follow, in_line, kind_of
 from drakkar.scheduler.gangs import Gang, decide_gang, gang_of
@@ -66,10 +66,11 @@ from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
 from drakkar.scheduler.queue import SchedulingQueue
 from drakkar.scheduler.refusal import Cause
 from drakkar.scheduler.taints import DeviceId
+from drakkar.scheduler.writers import Writers
 
 logger = logging.getLogger(__name__)
 
-#: Writes of placements under way at the same time, at most.
+#: Writes of one kind (claims, Bindings, reports) under way at the same time, at most.
 WRITERS = 64
 #: Equal pods that are placed without a look at the watches in between, at most.
 IN_LINE = 64
@@ -115,7 +116,8 @@ class Scheduler:
         self._guards = guards
         self._allocators = Allocators()
         self._committer = self._make_committer()
-        self._turn = asyncio.Semaphore(WRITERS)
+        # Apart, because a server may take the one and refuse the other.
+        self._claiming, self._binding, self._reporting = (Writers(clock, WRITERS) for _ in range(3))
         self._verdicts = Verdicts(self.queue.times)
         self._start = 0
         self._subscribed = False
@@ -416,13 +418,20 @@ class Scheduler:
             self.queue.happened(Cause.POD)
             group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
         else:
+            rest = decision.patience - self.queue.waited(pod.uid)
+            quiet = decision.passing or rest > 0
             if decision.error:
                 self.queue.retry(pod.uid)
             else:
                 self.queue.park(
-                    pod.uid, decision.causes, decision.claims, drivers=decision.drivers, counts=not decision.passing
+                    pod.uid,
+                    decision.causes,
+                    decision.claims,
+                    drivers=decision.drivers,
+                    counts=not quiet,
+                    longest=rest if rest > 0 else None,
                 )
-            if not decision.passing:
+            if not quiet:
                 group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
 
     async def _tell_group(self, group: Object, starts: bool, message: str) -> None:
@@ -472,14 +481,14 @@ class Scheduler:
 
     async def _carry_out(self, pod: PodView, placement: Placement) -> None:
         try:
-            async with self._turn:
+            async with self._claiming.turn():
                 bindable, claims = await self._committer.write_claims(pod, placement)
             if not self._committer.is_prepared(claims):
                 text = f"waiting for the devices of the pod to be prepared for node {placement.node}"
                 await self._recorder.record(POD, pod.obj, "Normal", "BindingConditionsPending", text)
                 bindable = await self._committer.nominate(bindable, placement.node)
                 await self._prepared(claims)
-            async with self._turn:
+            async with self._binding.turn():
                 result = await self._committer.bind(bindable, placement.node)
         except (Lost, ApiError, Unreachable) as error:
             await self._give_up(pod, placement, error)
@@ -523,6 +532,9 @@ class Scheduler:
         # What the decision had booked is free again for others.
         self._room_returned(pod.obj)
         self.queue.happened(Cause.DEVICE)
+        if isinstance(error, Dropped):
+            logger.warning("pod %s: %s", pod.key, error)
+            await self._recorder.record(POD, pod.obj, "Warning", "FailedScheduling", str(error))
 
     async def _report(self, pod: PodView, pending: Pending) -> None:
         self.metrics["errors" if pending.error else "unschedulable"] += 1
@@ -535,7 +547,9 @@ class Scheduler:
                 await self._release(pod, pending.release)
             if pending.discard is not None:
                 await self._committer.discard(pending.discard)
-            if await self._write_condition(pod, pending):
+            async with self._reporting.turn():
+                told = await self._write_condition(pod, pending)
+            if told:
                 await self._recorder.record(POD, pod.obj, "Warning", "FailedScheduling", pending.message)
         except (ApiError, Unreachable) as error:
             logger.info("pod %s: why it waits was not written: %s", pod.key, error)

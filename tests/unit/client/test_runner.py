@@ -157,6 +157,29 @@ def test_queue_hands_a_key_out_once() -> None:
     asyncio.run(scenario())
 
 
+def test_a_key_has_one_timer_however_often_it_failed() -> None:
+    async def scenario() -> None:
+        queue = KeyQueue(SystemClock())
+        timers = asyncio.create_task(queue.run_timers())
+        for _ in range(50):
+            queue.add_after("a", 0.05)
+        queue.add_after("b", 60)
+        queue.add_after("b", 0.01)
+        queue.add_after("b", 60)
+        assert len(queue) == 2
+        async with asyncio.timeout(5):
+            assert await queue.take() == "b"
+            assert await queue.take() == "a"
+        queue.done("a")
+        queue.done("b")
+        # Nothing is left that would bring them back.
+        assert len(queue) == 0
+        timers.cancel()
+        await asyncio.gather(timers, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_events_said_again_are_counted() -> None:
     async def scenario() -> None:
         server = FakeServer()
