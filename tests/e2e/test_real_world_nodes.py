@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,12 +19,15 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra node")
 
+from drakkar.api.kinds import RESOURCESLICE
 from drakkar.drivers.example import ExampleDriver
 from drakkar.insight.cases import Case, read_case
 from drakkar.node.agent.oci_runtime import OciRuntime
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
+from tests.support.agents import NODE, cluster
 from tests.support.casenodes import Inside, Kit, Played, play_on_nodes
+from tests.support.eventually import eventually
 from tests.support.shared import ROOT, shared_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -83,6 +87,33 @@ def test_our_own_cases(tmp_path: Path, root: Path) -> None:
 @pytest.mark.parametrize("number", ["05", "12", "19"])
 def test_without_a_container_runtime(number: str, tmp_path: Path, root: Path) -> None:
     assert asyncio.run(play_on_nodes(read_case(folder(number)), tmp_path, root, processes)).misses == []
+
+
+def test_the_command(tmp_path: Path, root: Path) -> None:
+    """``drakkar driver run replay``, as a user starts it."""
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            agent = await site.start_agent()
+            slices = str(folder("26") / "cluster.yaml")
+            where = ("--node-name", NODE, "--kubelet-root", str(root), "--cdi-dir", str(root / "cdi"), "--withdraw")
+            command = ("driver", "run", "replay", "--slices", slices, "--kubeconfig", str(site.kubeconfig), *where)
+            driver = await asyncio.create_subprocess_exec(sys.executable, "-m", "drakkar.cli", *command)
+
+            async def published() -> list[str]:
+                return [found.spec.pool.name for found in (await site.client.list(RESOURCESLICE)).items]
+
+            try:
+                await eventually(published, lambda pools: pools == [NODE, NODE], timeout=30)
+                await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), bool, timeout=30)
+                assert agent.plugins.drivers() == ["part.example.com"]
+            finally:
+                driver.terminate()
+                ended = await driver.wait()
+            assert ended == 0
+            assert await published() == []
+
+    asyncio.run(run())
 
 
 def example(inside: Inside) -> list[str]:
