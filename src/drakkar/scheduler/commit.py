@@ -34,6 +34,7 @@ from drakkar.api.objects import (
     uid_of,
 )
 from drakkar.api.resource import v1 as resource
+from drakkar.api.resource.strategy import lost_fields
 from drakkar.api.tree import child
 from drakkar.client import Cache, Client, timestamp
 from drakkar.inventory.draws import recorded
@@ -55,6 +56,10 @@ COME_BACK = 5.0
 
 class Lost(DrakkarError):
     """The decision cannot be carried out any more; a new one is needed."""
+
+
+class Dropped(Lost):
+    """The server does not keep what an allocation has to say: feature gates are off there."""
 
 
 class Result(Enum):
@@ -199,13 +204,29 @@ class Committer:
                     finalizers = [*finalizers_of(claim), DELETE_PROTECTION]
                     claim = await self._patch(claim, {"metadata": {"finalizers": finalizers}})
                 status = {"allocation": body, "reservedFor": self._consumers(claim, pod)}
-                return await self._patch(claim, {"status": status}, "status")
+                written = await self._patch(claim, {"status": status}, "status")
             except ApiError as error:
                 if _is_denied(error):
                     # By the guard of a newer leader, most likely: the devices are somebody else's.
                     raise Lost(f"resourceclaim {name_of(claim)} was not allocated: {error}") from error
                 claim = await self._newer(claim, error)
+                continue
+            await self._check_kept(written, status)
+            return written
         raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be allocated")
+
+    async def _check_kept(self, claim: resource.ResourceClaim, sent: dict[str, Any]) -> None:
+        """Takes an allocation back that lost what keeps its devices from being used too early or by too many."""
+        lost = lost_fields({"status": sent}, {"status": msgspec.to_builtins(claim.status)})
+        # Only spares nodes work.
+        lost.pop("skipNodeOperations", None)
+        if lost:
+            await self.release(claim)
+            fields = ", ".join(f"{field} ({gates})" for field, gates in lost.items())
+            raise Dropped(
+                f"the server drops fields from the allocation of resourceclaim {name_of(claim)}, whose feature gates "
+                f"are off: {fields}; turn them on at kube-apiserver, or take devices that do not need them"
+            )
 
     async def _reserve(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
         """Adds the pod to a claim whose allocation must stay what the decision saw."""

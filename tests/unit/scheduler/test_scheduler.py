@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -322,5 +324,40 @@ def test_a_broken_idle_claim_is_freed_and_allocated_anew() -> None:
             await until(lambda: node_of(server, "p") == "b")
             assert scheduler.metrics["released"] == 1
         assert holders(server) == {"b/gpu-0": ["c"]}
+
+    asyncio.run(scenario())
+
+
+def test_an_allocation_whose_fields_the_server_drops_is_taken_back_and_told() -> None:
+    """Without its binding conditions the pod would be bound before its device is there."""
+
+    async def scenario() -> None:
+        attached = node_slice("a", 1)
+        attached["spec"]["devices"][0] |= {
+            "bindingConditions": ["example.com/ready"],
+            "bindingFailureConditions": ["example.com/failed"],
+        }
+        server = server_with(node("a"), attached, device_class(), claim("c"), pod("p", "c"))
+        written: list[str] = []
+
+        async def without_gates(request: Request) -> Response:
+            if request.method == "PATCH" and request.path.endswith("/c/status"):
+                body = json.loads(request.body)
+                for result in (body["status"].get("allocation") or {}).get("devices", {}).get("results", ()):
+                    written.append("allocated")
+                    del result["bindingConditions"], result["bindingFailureConditions"]
+                request = replace(request, body=json.dumps(body).encode())
+            return await server.handle(request)
+
+        async with Running(server, without_gates):
+            await until(lambda: events(server, "FailedScheduling"))
+            (told,) = events(server, "FailedScheduling")
+            assert "bindingConditions (DRADeviceBindingConditions and" in told
+            assert "turn them on at kube-apiserver" in told
+            await asyncio.sleep(0.3)
+        assert node_of(server, "p") == ""
+        assert not server.get(RESOURCECLAIM, "c")["status"].get("allocation")
+        # Tried again, but not for ever at full speed.
+        assert len(written) < 5
 
     asyncio.run(scenario())
