@@ -92,7 +92,8 @@ class Replica:
     def metrics(self) -> str:
         """Prometheus' text form."""
         lead = family("drakkar_leading", "gauge", "Whether this replica is the one that works.")
-        return "\n".join((*lead, f"drakkar_leading {int(self.leads)}", self._part.metrics_text()))
+        own = "\n".join((*lead, f"drakkar_leading {int(self.leads)}", self._part.metrics_text()))
+        return own + self.client.rights.metrics_text()
 
     async def run(self) -> None:
         """Works, whenever it is this replica's turn, until cancelled."""
@@ -142,9 +143,10 @@ def _forever(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        async with targeted(args) as client:
+        async with targeted(args, role=f"drakkar-{what}") as client:
             replica = Replica(args, client, lease, make)
-            async with serving(address, replica.missing, replica.metrics) as url, beside(replica) as webhook:
+            serves = serving(address, replica.missing, replica.metrics, client.rights.text)
+            async with serves as url, beside(replica) as webhook:
                 print(f"{what} at work; Ctrl-C stops it", flush=True)
                 if url:
                     print(f"health and metrics at {url}", flush=True)
@@ -160,7 +162,9 @@ def _forever(
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
 
-    asyncio.run(at_work())
+    import uvloop
+
+    uvloop.run(at_work())
     return 0
 
 

@@ -47,19 +47,22 @@ async def connect(path: Path, context: str | None = None) -> AsyncIterator[Clien
 
 
 @asynccontextmanager
-async def targeted(args: argparse.Namespace) -> AsyncIterator[Client]:
-    """A client for the cluster that the command line addresses: within a pod for its own, unless told otherwise."""
+async def targeted(args: argparse.Namespace, role: str = "") -> AsyncIterator[Client]:
+    """A client for the cluster that the command line addresses: within a pod for its own, unless told otherwise.
+
+    ``role`` is the name of the roles that the chart has for the command, if it has any.
+    """
     if not args.kubeconfig and not os.environ.get("KUBECONFIG") and kubeconfig.runs_in_pod():
         config = kubeconfig.in_cluster()
     else:
         config = kubeconfig.load(kubeconfig_of(args), args.context)
-    async with _open(config) as client:
+    async with _open(config, role) as client:
         yield client
 
 
 @asynccontextmanager
-async def _open(config: kubeconfig.Config) -> AsyncIterator[Client]:
-    client = Client(config.transport())
+async def _open(config: kubeconfig.Config, role: str = "") -> AsyncIterator[Client]:
+    client = Client(config.transport(), role=role)
     try:
         yield client
     finally:

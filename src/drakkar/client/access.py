@@ -26,19 +26,20 @@ REMIND = 300.0
 FORGET = 120.0
 
 _FORM = re.compile(
-    r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One right; ``resource`` with its subresource, ``namespace`` empty for a right in all of them."""
+    """One right that ``user`` lacks; ``resource`` with its subresource, ``namespace`` empty for a right in all."""
 
     verb: str
     group: str
     resource: str
     namespace: str = ""
+    user: str = ""
 
     @property
     def rule(self) -> str:
@@ -53,7 +54,9 @@ class Access:
 def missing_right(error: ApiError) -> Access | None:
     """The right that a refused request lacks; None when it was refused for another reason."""
     found = _FORM.search(str(error)) if error.code in (403, 422) else None
-    return Access(found["verb"], found["group"], found["resource"], found["namespace"] or "") if found else None
+    if found is None:
+        return None
+    return Access(found["verb"], found["group"], found["resource"], found["namespace"] or "", found["user"])
 
 
 @dataclass(slots=True)
@@ -66,7 +69,10 @@ class _Missing:
 
 
 class Rights:
-    """What one client has been refused; ``role`` is the name of the component's roles in the chart and ``deploy/``."""
+    """What one client has been refused; ``role`` is the name of the component's roles in the chart and ``deploy/``.
+
+    There a role has the name of its service account, which therefore goes before ``role``: releases have names.
+    """
 
     def __init__(self, clock: Clock, role: str = ""):
         self._clock = clock
@@ -124,8 +130,12 @@ class Rights:
         # The leases that replicas elect by are the one thing that parts have a right to in one namespace only.
         kind = "Role" if right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE else "ClusterRole"
         where = f" in namespace {right.namespace}" if kind == "Role" and right.namespace else ""
-        role = f"the {kind} {self._role}{where}" if self._role else f"a {kind} of this user{where}"
-        return f"not allowed to {right}: {role} needs the rule {right.rule}; tried again until it is there"
+        name = right.user.rpartition(":")[2] if right.user.startswith("system:serviceaccount:") else self._role
+        role = f"the {kind} {name}{where}" if name else f"a {kind}{where}"
+        return (
+            f"not allowed to {right}: {role} needs the rule {right.rule} for user {right.user}; "
+            "tried again until it is there"
+        )
 
     def text(self) -> str:
         """All that is missing, a sentence each; empty when nothing is."""

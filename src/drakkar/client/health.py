@@ -1,7 +1,8 @@
 """Health and metrics of one running part over HTTP, for probes and Prometheus.
 
     /healthz   200 while the process serves
-    /readyz    200 once the part has the server's state, leading or standing by; 503 before
+    /readyz    200 once the part has the server's state, leading or standing by; 503 before. Its text says, too,
+               which rights the API server says are missing, and in which role
     /metrics   text form of Prometheus
 
 Plain HTTP and without authentication: bind it to loopback, or to the pod's own address.
@@ -34,11 +35,14 @@ def address_of(text: str) -> tuple[str, int] | None:
 
 @asynccontextmanager
 async def serving(
-    address: tuple[str, int] | None, ready: Callable[[], str], metrics: Callable[[], str]
+    address: tuple[str, int] | None,
+    ready: Callable[[], str],
+    metrics: Callable[[], str],
+    refused: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[str]:
     """Answers as long as the block lasts; gives its URL, empty for no address.
 
-    ``ready`` says what is still missing, empty when nothing is.
+    ``ready`` says what is still missing, empty when nothing is; ``refused`` what the API server does not allow.
     """
     if address is None:
         yield ""
@@ -50,7 +54,8 @@ async def serving(
 
     async def readyz(_: web.Request) -> web.Response:
         missing = ready()
-        return web.Response(text=missing or "ok", status=503 if missing else 200)
+        text = "\n".join(filter(None, (missing or "ok", refused())))
+        return web.Response(text=text, status=503 if missing else 200)
 
     async def metrics_text(_: web.Request) -> web.Response:
         return web.Response(text=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -150,7 +150,8 @@ async def serve(driver: Driver, client: Client, args: argparse.Namespace) -> Non
 
         service = DriverService(driver, client, SystemClock(), settings)
         address = health.address_of(args.metrics_address)
-        async with health.serving(address, lambda: missing(service), lambda: render(service)):
+        refused = client.rights.text
+        async with health.serving(address, lambda: missing(service), lambda: render(service), refused):
             await service.run()
     else:
         await lead(driver.name, client, lambda: _publish_for_cluster(driver, client))

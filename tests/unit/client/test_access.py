@@ -35,8 +35,10 @@ def error(code: int, message: str) -> ApiError:
 
 
 def test_only_missing_rights_are_taken_for_such() -> None:
-    assert missing_right(error(403, BINDING)) == Access("create", "", "pods/binding", "default")
-    assert missing_right(error(422, CLAIM)) == Access("patch", "resource.k8s.io", "resourceclaims/binding")
+    assert missing_right(error(403, BINDING)) == Access(
+        "create", "", "pods/binding", "default", "system:serviceaccount:x:y"
+    )
+    assert missing_right(error(422, CLAIM)) == Access("patch", "resource.k8s.io", "resourceclaims/binding", user="u")
     assert missing_right(error(403, 'pods "a" is forbidden: exceeded quota: q, requested: pods=1')) is None
     assert missing_right(error(500, BINDING)) is None
 
@@ -58,7 +60,8 @@ def test_a_right_is_named_with_its_rule_until_it_is_there(caplog: pytest.LogCapt
                 await bind(BINDING)
             (said,) = [record.getMessage() for record in caplog.records]
             assert "not allowed to create pods/binding in namespace default" in said
-            assert "ClusterRole drakkar-scheduler" in said
+            # In the chart, roles have the names of their accounts.
+            assert "the ClusterRole y needs the rule" in said
             assert '{apiGroups: [""], resources: ["pods/binding"], verbs: ["create"]}' in said
             assert client.rights.text() == said
             assert 'drakkar_missing_rights{verb="create",group="",resource="pods/binding"} 1' in (

@@ -33,9 +33,9 @@ def test_addresses_that_are_none(text: str) -> None:
 
 def test_what_is_answered() -> None:
     async def scenario() -> None:
-        missing = ["the state"]
+        missing, refused = ["the state"], list[str]()
         async with (
-            serving(("127.0.0.1", 0), lambda: "".join(missing), lambda: "x_total 1\n") as url,
+            serving(("127.0.0.1", 0), lambda: "".join(missing), lambda: "x_total 1\n", lambda: "".join(refused)) as url,
             aiohttp.ClientSession() as session,
         ):
 
@@ -47,6 +47,10 @@ def test_what_is_answered() -> None:
             assert await get("/readyz") == (503, "the state")
             missing.clear()
             assert await get("/readyz") == (200, "ok")
+            refused.append("not allowed to list pods")
+            assert await get("/readyz") == (200, "ok\nnot allowed to list pods")
+            missing.append("the state")
+            assert await get("/readyz") == (503, "the state\nnot allowed to list pods")
             assert await get("/metrics") == (200, "x_total 1\n")
             assert (await get("/secrets"))[0] == 404
             async with session.post(url + "/healthz") as answer:
