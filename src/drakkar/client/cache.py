@@ -211,6 +211,7 @@ class Cache:
         while True:
             self.last_heard = self._clock.monotonic()
             started = self.last_heard
+            level = logging.INFO
             try:
                 if not position and not self._streams:
                     listed = await self._client.list(self.kind, **self._where, limit=500)
@@ -249,6 +250,9 @@ class Cache:
                     logger.info("%s: no streaming lists here, using list and watch", self.kind.plural)
                     continue
                 position = self._position()
+                if error.code == 404 and self.synced.is_set() and not self.revision:
+                    # Said already; an optional kind may be absent for as long as the server lives.
+                    level = logging.DEBUG
                 if error.code == 404 and not self.synced.is_set():
                     logger.warning("%s are not served here; taken as none until they are", self.kind.plural)
                     self._replace([], 0)
@@ -269,7 +273,7 @@ class Cache:
                 position = ""
             if self._clock.monotonic() - started > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
-            logger.info("watch of %s: %s; again in %.1f s", self.kind.plural, problem, pause)
+            logger.log(level, "watch of %s: %s; again in %.1f s", self.kind.plural, problem, pause)
             await self._clock.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, LONGEST_PAUSE)
 

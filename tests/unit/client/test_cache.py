@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -192,10 +193,10 @@ def test_a_frame_that_is_no_json_does_not_end_the_cache() -> None:
     asyncio.run(scenario())
 
 
-def test_a_kind_that_is_not_served_yet_counts_as_empty() -> None:
+def test_a_kind_that_is_not_served_yet_counts_as_empty_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         server = FakeServer()
-        server.refuse = [failure(404, "NotFound", "the server could not find the requested resource")]
+        server.refuse = [failure(404, "NotFound", "the server could not find the requested resource")] * 4
         caches = Caches(Client(MemoryTransport(server.handle)))
         pods = caches.of(POD)
         await caches.start()
@@ -203,9 +204,12 @@ def test_a_kind_that_is_not_served_yet_counts_as_empty() -> None:
         assert pods.list() == []
         server.put(POD, pod("a"))
         await until(lambda: pods.get("default", "a"))
+        assert not server.refuse
         await caches.stop()
 
+    caplog.set_level(logging.INFO, "drakkar.client.cache")
     asyncio.run(scenario())
+    assert len([record for record in caplog.records if "could not find" in record.getMessage()]) == 1
 
 
 def test_a_written_object_counts_as_seen_only_if_the_selector_leaves_it_out() -> None:
