@@ -78,7 +78,13 @@ class ClaimStatus:
         """Bring claims and metadata files in line with the health of their devices; what fails is tried next time."""
         known: set[tuple[str, str, str]] = set()
         for uid, record in preparer.prepared().items():
-            known |= {(uid, device.poolName, device.deviceName) for device in record.devices}
+            keys = {(uid, device.poolName, device.deviceName) for device in record.devices}
+            known |= keys
+            if uid in preparer.untold:
+                # Whoever was told nothing takes devices for healthy; nothing has to be read to know that.
+                preparer.untold.discard(uid)
+                for key in keys:
+                    self._told.setdefault(key, Health("Healthy"))
             news = [
                 device
                 for device in record.devices

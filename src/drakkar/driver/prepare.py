@@ -75,6 +75,8 @@ class Preparer:
         self._kind = f"{driver.name}/device"
         self._holders = Holders(checkpoints)
         self.metadata = MetadataFiles(driver.name, folder, cdi_folder)
+        #: Claims prepared in this life whose status says nothing in the driver's name.
+        self.untold: set[str] = set()
         #: (operation, "all" | "error") → claims, and operation → seconds they took together.
         self.calls: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {"prepare": 0.0, "unprepare": 0.0}
@@ -149,6 +151,8 @@ class Preparer:
             if len(answers) != len(devices):
                 raise PrepareError(f"driver answered for {len(answers)} of {len(devices)} devices")
             outcomes = [Prepared(edits=a) if isinstance(a, cdi.ContainerEdits) else a for a in answers]
+            if not any(entry.driver == self._driver.name for entry in claim.status.devices or ()):
+                self.untold.add(asked.uid)
             self._write_status(claim, devices, outcomes)
             hit("status-reported")
             prepared = self._write_cdi(asked.uid, record.devices, [outcome.edits for outcome in outcomes])
@@ -187,6 +191,7 @@ class Preparer:
             self.metadata.remove(asked.namespace, asked.name, asked.uid)
             hit("metadata-removed")
             self._checkpoints.remove(asked.uid)
+            self.untold.discard(asked.uid)
             hit("record-removed")
             if self._unprepared is not None:
                 self._unprepared(asked.uid)

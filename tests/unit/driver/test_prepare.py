@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from drakkar.api.resource import v1
-from drakkar.driver.driver import AllocatedDevice, Driver, PrepareError
+from drakkar.client.clock import SystemClock
+from drakkar.driver.claimstatus import ClaimStatus
+from drakkar.driver.driver import AllocatedDevice, Driver, Health, PrepareError
 from drakkar.driver.prepare import Preparer
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
@@ -150,6 +152,30 @@ def test_metadata_that_a_power_cut_has_spoilt_stops_nobody(node: Node) -> None:
         node.start(f"b{len(spoilt)}")
         assert node.ask().error == ""
         assert b"metadata.resource.k8s.io" in file.read_bytes()
+
+
+def test_of_a_healthy_device_nobody_is_asked(node: Node) -> None:
+    read: list[str] = []
+
+    class Api:
+        async def get(self, kind: Any, name: str, namespace: str) -> Any:
+            read.append(name)
+            return node.claim
+
+    def tell(state: Any) -> None:
+        asyncio.run(statuses.tell_holders(node.preparer, lambda _pool, _device: Health(state)))
+
+    api: Any = Api()
+    statuses = ClaimStatus(Hello.name, "n1", api, SystemClock())
+    assert node.ask().error == ""
+    tell("Healthy")
+    assert read == []
+    # Whoever finds the claim prepared cannot know what its status says.
+    node.start("b1")
+    statuses = ClaimStatus(Hello.name, "n1", api, SystemClock())
+    tell("Healthy")
+    tell("Healthy")
+    assert read == ["c"]
 
 
 def test_waits_for_the_disk_are_few(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
