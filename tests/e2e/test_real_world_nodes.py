@@ -21,12 +21,14 @@ pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.drivers.example import ExampleDriver
+from drakkar.drivers.gpu.driver import GpuDriver
+from drakkar.drivers.gpu.fake import FakeHardware
 from drakkar.insight.cases import Case, read_case
 from drakkar.node.agent.oci_runtime import OciRuntime
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 from tests.support.agents import NODE, cluster
-from tests.support.casenodes import Inside, Kit, Played, play_on_nodes
+from tests.support.casenodes import Inside, Kit, Played, Results, play_on_nodes
 from tests.support.eventually import eventually
 from tests.support.shared import ROOT, shared_path
 
@@ -120,6 +122,20 @@ def example(inside: Inside) -> list[str]:
     return [value for name, value in inside.env.items() if name.startswith("EXAMPLE_")]
 
 
+def gpus(inside: Inside) -> list[str]:
+    """By variables, and by device nodes where the container has some of its own."""
+    names = [name.removeprefix("GPU_") for name in inside.env if name.startswith("GPU_")]
+    nodes = sorted((inside.files / "dev").glob("nvidia[0-9]*")) if inside.isolated else []
+    return [*names, *(path.name for path in nodes)]
+
+
+def gpus_due(results: Results, isolated: bool) -> list[str]:
+    names = [result.device.upper().replace("-", "_") for result in results]
+    # gpu-0-mig-1g5gb-19-0: a partition is reached over the node of its GPU.
+    nodes = {f"nvidia{result.device.split('-')[1]}" for result in results}
+    return [*names, *(nodes if isolated else ())]
+
+
 #: Number of a case: the words of the case that are other ones with our driver, and how that is started.
 #:
 #: 02, 15, 19: no driver of ours has that hardware (NICs by their RDMA names, QuickAssist, GPUs by cores).
@@ -134,6 +150,23 @@ OURS: Mapping[str, tuple[Mapping[str, str], Kit]] = {
             drivers=lambda node, place, slices: [ExampleDriver("plain")],
             seen=example,
             due=lambda results, _: [result.device for result in results],
+        ),
+    ),
+    # Counter sets are called after the GPU.
+    "11": (
+        {"gpu.nvidia.com": GpuDriver.name, "-counter-set": ""},
+        Kit(
+            drivers=lambda node, place, slices: [GpuDriver(FakeHardware(place, "a100", 2, node=node), mig="dynamic")],
+            seen=gpus,
+            due=gpus_due,
+        ),
+    ),
+    "23": (
+        {"gpu.nvidia.com": GpuDriver.name},
+        Kit(
+            drivers=lambda node, place, slices: [GpuDriver(FakeHardware(place, "h100", 2, node=node), mig="dynamic")],
+            seen=gpus,
+            due=gpus_due,
         ),
     ),
 }
