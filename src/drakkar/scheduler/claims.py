@@ -15,6 +15,9 @@ from drakkar.api.tree import children
 from drakkar.scheduler.cluster import Cluster, pods_per_node
 from drakkar.scheduler.pods import MOST_CONSUMERS, PodView, consumer
 
+#: In this many seconds a controller makes the claims of a new pod, and they come to be known here.
+CLAIMS_MADE_IN = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -24,6 +27,8 @@ class Obstacle:
     message: str
     #: Over in moments, by something that is under way already.
     passing: bool = False
+    #: Seconds after which it would have to be over if all goes well; until then nobody need be told.
+    patience: float = 0.0
 
 
 def claims_of(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim] | Obstacle:
@@ -38,13 +43,15 @@ def claims_of(cluster: Cluster, pod: PodView) -> list[resource.ResourceClaim] | 
         if not name:
             if entry["name"] not in made:
                 text = f"ResourceClaim not created yet for pod claim {entry['name']} (template {template})"
-                return Obstacle("claim-missing", text)
+                return Obstacle("claim-missing", text, patience=CLAIMS_MADE_IN)
             name = made[entry["name"]].get("resourceClaimName")
             if not name:
                 continue
         claim = cluster.claim(f"{pod.namespace}/{name}")
         if claim is None:
-            return Obstacle("claim-missing", f"resourceclaim {name} not found in namespace {pod.namespace}")
+            text = f"resourceclaim {name} not found in namespace {pod.namespace}"
+            # One from a template has been made: the pod's status tells its name.
+            return Obstacle("claim-missing", text, patience=CLAIMS_MADE_IN if template else 0.0)
         if is_deleting(claim):
             return Obstacle("claim-missing", f"resourceclaim {name} is being deleted")
         if template and not is_controlled_by_group(claim, pod.group):

@@ -95,6 +95,8 @@ class Pending:
     discard: resource.ResourceClaim | None = None
     #: Over in moments: not worth telling anybody, nor counting as an attempt.
     passing: bool = False
+    #: Seconds after which it is worth telling; until then the same as ``passing``.
+    patience: float = 0.0
     #: Not the cluster is too full, but something is wrong (a claim, a class, an expression).
     error: bool = False
     #: Node by node what was in the way, where it was looked at; the rest ended at ``details``.
@@ -150,7 +152,9 @@ def decide(
 def _blocked(cluster: Cluster, obstacle: Obstacle, keys: frozenset[str], causes: frozenset[Cause]) -> Pending:
     total = len(cluster.nodes)
     message = f"0/{total} nodes are available: {obstacle.message}."
-    return Pending(obstacle.reason, message, causes=causes, claims=keys, passing=obstacle.passing)
+    return Pending(
+        obstacle.reason, message, causes=causes, claims=keys, passing=obstacle.passing, patience=obstacle.patience
+    )
 
 
 class _Attempt:

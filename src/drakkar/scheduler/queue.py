@@ -39,6 +39,7 @@ class _Entry:
     stamp: int = 0
     attempts: int = 0
     not_before: float = 0.0
+    since: float = 0.0
     parked_at: float = 0.0
     causes: frozenset[Cause] = frozenset()
     claims: frozenset[str] = frozenset()
@@ -89,6 +90,7 @@ class SchedulingQueue:
         if entry is None:
             self._count += 1
             entry = self._entries[uid] = _Entry(uid, (-priority, created, self._count))
+            entry.since = self._clock.monotonic()
             self._activate(entry)
         elif entry.place is _Place.OUT:
             entry.woken = True
@@ -100,6 +102,11 @@ class SchedulingQueue:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._leave(entry)
+
+    def waited(self, uid: str) -> float:
+        """For how many seconds the pod has been here."""
+        entry = self._entries.get(uid)
+        return self._clock.monotonic() - entry.since if entry is not None else 0.0
 
     async def take(self) -> str:
         """The next pod; it comes back by `park` or `retry`, or leaves by `remove`."""
@@ -142,9 +149,10 @@ class SchedulingQueue:
         *,
         drivers: frozenset[str] | None = None,
         counts: bool = True,
+        longest: float | None = None,
     ) -> None:
         """The pod did not fit. ``claims`` are the keys of its own claims, ``drivers`` those whose devices could help
-        (None: any). Unless it ``counts``, no back-off begins.
+        (None: any). Unless it ``counts``, no back-off begins. After ``longest`` seconds it is looked at again anyway.
         """
         entry = self._entries.get(uid)
         if entry is None:
@@ -164,6 +172,11 @@ class SchedulingQueue:
         self._parked[uid] = None
         for key in entry.claims:
             self._by_claim.setdefault(key, {})[uid] = None
+        if longest is not None:
+            item = (entry.parked_at + longest, entry.stamp, uid)
+            heapq.heappush(self._delayed, item)
+            if self._delayed[0] == item:
+                self._timer.set()
 
     def retry(self, uid: str) -> None:
         """Something went wrong on the way: the pod is looked at again after its back-off."""
@@ -201,8 +214,12 @@ class SchedulingQueue:
             while self._delayed and self._delayed[0][0] <= now:
                 _, stamp, uid = heapq.heappop(self._delayed)
                 entry = self._entries.get(uid)
-                if entry is not None and entry.place is _Place.DELAYED and entry.stamp == stamp:
+                if entry is None or entry.stamp != stamp:
+                    continue
+                if entry.place is _Place.DELAYED:
                     self._activate(entry)
+                elif entry.place is _Place.PARKED:
+                    self._wake(entry)
             for uid in [*self._parked]:
                 entry = self._entries[uid]
                 if now - entry.parked_at < PATIENCE:

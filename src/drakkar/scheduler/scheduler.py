@@ -70,8 +70,9 @@ from drakkar.scheduler.writers import Writers
 
 logger = logging.getLogger(__name__)
 
-#: Writes of one kind (claims, Bindings, reports) under way at the same time, at most.
-WRITERS = 64
+#: Writes of one kind (claims, Bindings, reports) under way at the same time, at most. Each needs a connection, and
+#: beginning one costs both sides as much as several requests do.
+WRITERS = 16
 #: Equal pods that are placed without a look at the watches in between, at most.
 IN_LINE = 64
 #: Longest wait of a leader that ends for the allocations that it has allowed to others, in seconds.

@@ -82,6 +82,30 @@ def test_parked_pods_come_back_for_their_cause_only() -> None:
     asyncio.run(scenario())
 
 
+def test_a_parked_pod_is_looked_at_again_when_its_patience_ends() -> None:
+    async def scenario() -> None:
+        clock = Manual()
+        queue = SchedulingQueue(clock)
+        timers = asyncio.create_task(queue.run_timers())
+        for uid in ("a", "b"):
+            queue.add(uid, 0, "")
+            assert await queue.take() == uid
+            queue.park(uid, {Cause.CLAIM}, {f"default/{uid}"}, counts=False, longest=5)
+        queue.happened(Cause.CLAIM, claim="default/b")
+        assert await queue.take() == "b"
+        queue.park("b", {Cause.CLAIM}, {"default/b"}, counts=False)
+        await clock.pass_by(4.9)
+        assert await nothing_in(queue)
+        assert 4.8 < queue.waited("a") < 5
+        await clock.pass_by(0.1)
+        assert await queue.take() == "a"
+        # The patience of the first time is not that of the second.
+        assert await nothing_in(queue)
+        timers.cancel()
+
+    asyncio.run(scenario())
+
+
 def test_backoff_grows_and_holds_back_woken_pods() -> None:
     async def scenario() -> None:
         clock = Manual()

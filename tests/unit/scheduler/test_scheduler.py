@@ -13,7 +13,7 @@ import pytest
 from drakkar.api.kinds import DEVICECLASS, EVENT, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.wire import Request, Response
 from drakkar.client import Client, MemoryTransport, SystemClock
-from drakkar.scheduler import Scheduler
+from drakkar.scheduler import Scheduler, claims
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.scheduler.build import (
     allocated,
@@ -106,6 +106,47 @@ def test_allocates_reserves_and_binds() -> None:
         # The claim before the pod, and one status update only.
         writes = [(r.method, r.path.rsplit("/", 1)[1]) for r in server.requests if r.method in ("PATCH", "POST")]
         assert writes[:3] == [("PATCH", "c"), ("PATCH", "status"), ("POST", "binding")]
+
+    asyncio.run(scenario())
+
+
+def templated(name: str) -> dict[str, Any]:
+    """A pod whose claim comes from a template, by a controller that is not here."""
+    made = pod(name)
+    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    return made
+
+
+def test_a_pod_whose_claim_is_about_to_be_made_is_told_nothing() -> None:
+    async def scenario() -> None:
+        server = server_with(node("a"), device_class(), node_slice("a", 2), templated("p"))
+        async with Running(server) as scheduler:
+            await until(lambda: scheduler.queue.parked)
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-p", "controller": True}
+            made = claim("p-gpu")
+            made["metadata"]["ownerReferences"] = [owner]
+            server.put(RESOURCECLAIM, made)
+            status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu"}]}
+            server.put(POD, {**server.get(POD, "p"), "status": status})
+            await until(lambda: node_of(server, "p"))
+            await until(lambda: events(server, "Scheduled"))
+        assert scheduler.metrics["unschedulable"] == 0
+        assert not events(server, "FailedScheduling")
+        assert not message(server, "p")
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_whose_claim_is_not_made_is_told_so_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CLAIMS_MADE_IN", 0.2)
+
+    async def scenario() -> None:
+        server = server_with(node("a"), device_class(), node_slice("a", 2), templated("p"))
+        async with Running(server) as scheduler:
+            await until(lambda: scheduler.queue.parked)
+            assert not message(server, "p")
+            await until(lambda: events(server, "FailedScheduling"))
+        assert "ResourceClaim not created yet for pod claim gpu (template t)" in message(server, "p")
 
     asyncio.run(scenario())
 
