@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -199,19 +204,72 @@ def test_a_claim_of_that_name_that_is_somebody_elses_is_told(root: Path) -> None
     asyncio.run(story())
 
 
-def test_the_daemon_is_run_with_the_addresses_of_all(tmp_path: Path) -> None:
+@pytest.fixture
+def daemon(tmp_path: Path) -> Path:
+    """Stands for nvidia-imex: writes a line whenever it starts, and waits."""
     program = tmp_path / "nvidia-imex"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    line = f"import os, signal; open({str(tmp_path / 'starts')!r}, 'a').write(f'{{os.getpid()}}\\n'); signal.pause()"
+    program.write_text(f"#!{sys.executable}\n{line}\n")
     program.chmod(0o755)
-    fabric = Imex(tmp_path / "imex", program=str(program))
+    return program
+
+
+def starts(tmp_path: Path, count: int) -> list[int]:
+    """Process ids of the daemons that were started, once there are so many."""
+    file = tmp_path / "starts"
+    deadline = time.monotonic() + 20
+    while not file.exists() or len(file.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [int(line) for line in file.read_text().splitlines()]
+
+
+def test_the_daemon_is_run_with_the_addresses_of_all(tmp_path: Path, daemon: Path) -> None:
+    fabric = Imex(tmp_path / "imex", program=str(daemon))
     fabric.join("d1", 3, ["10.0.0.2", "10.0.0.1"])
     try:
         assert fabric.ready("d1")
         assert (tmp_path / "imex/d1/nodes.cfg").read_text() == "10.0.0.1\n10.0.0.2\n"
-        again = Imex(tmp_path / "imex", program=str(program))
-        assert again.ready("d1")
-        assert not again.ready("d2")
+        starts(tmp_path, 1)
+        # A node more: the daemon is told by being started again, once.
+        for _ in range(2):
+            fabric.join("d1", 3, ["10.0.0.2", "10.0.0.1", "10.0.0.3"])
+        assert len(starts(tmp_path, 2)) == 2
+        assert not fabric.ready("d2")
     finally:
         fabric.leave("d1")
     assert not fabric.ready("d1")
     assert not (tmp_path / "imex/d1").exists()
+
+
+def test_the_daemon_survives_its_driver_and_there_is_never_a_second(tmp_path: Path, daemon: Path) -> None:
+    join = (
+        "import sys; from pathlib import Path; from drakkar.drivers.computedomain.fabric import Imex\n"
+        "Imex(Path(sys.argv[1]), program=sys.argv[2]).join('d1', 0, ['10.0.0.1'])\n"
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", join, str(tmp_path / "imex"), str(daemon)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (first,) = starts(tmp_path, 1)
+    # Two instances of an upgrade look after it, both by their regular looks.
+    instances = [Imex(tmp_path / "imex", program=str(daemon)) for _ in range(2)]
+    for instance in instances:
+        assert instance.ready("d1")
+        instance.join("d1", 0, ["10.0.0.1"])
+    assert starts(tmp_path, 1) == [first]
+    # It ends with the container of the instance that had started it: one of the others starts it, once.
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while instances[0].ready("d1"):
+        assert time.monotonic() < deadline
+    for instance in instances:
+        instance.join("d1", 0, ["10.0.0.1"])
+    assert len(starts(tmp_path, 2)) == 2
+    # In another container its process cannot be seen; it is not taken for one that happens to have its number.
+    (tmp_path / "imex/d1/pid").write_text(str(os.getpid()))
+    with pytest.raises(FabricError, match="in another container"):
+        instances[1].leave("d1")
+    assert instances[1].ready("d1")
+    (tmp_path / "imex/d1/pid").write_text(str(starts(tmp_path, 2)[1]))
+    instances[1].leave("d1")
+    assert not instances[0].ready("d1")

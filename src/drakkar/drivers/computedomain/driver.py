@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
@@ -14,6 +15,8 @@ from drakkar.drivers.computedomain.fabric import Fabric, FabricError
 from drakkar.drivers.computedomain.names import NAME, VERSION
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import PreparedDevice
+
+logger = logging.getLogger(__name__)
 
 
 class ChannelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,18 +66,27 @@ class ComputeDomainDriver(Driver):
             for found in devices:
                 domain = found.state.get("domain")
                 if domain:
-                    self._fabric.leave(domain)
+                    try:
+                        self._fabric.leave(domain)
+                    except FabricError as error:
+                        raise PrepareError(str(error)) from error
                     self._tell(claim.namespace, found.state["name"], False)
 
     def health(self) -> Mapping[str, Health]:
-        """Nothing to say of devices; every look also tells the daemons of nodes that have joined since."""
+        """Nothing to say of devices; every look also tells the daemons of nodes that have joined since.
+
+        It starts those again that ended, by themselves or with the driver's last container.
+        """
         for devices in self.records().values():
             for found in devices:
                 state = found.state
                 domain = self._read(state["namespace"], state["name"]) if "domain" in state else None
                 if domain is not None and domain["metadata"]["uid"] == state["domain"]:
                     with self._lock:
-                        self._fabric.join(state["domain"], state["channel"], _addresses(domain))
+                        try:
+                            self._fabric.join(state["domain"], state["channel"], _addresses(domain))
+                        except FabricError as error:
+                            logger.warning("ComputeDomain %s/%s: %s", state["namespace"], state["name"], error)
         return {}
 
     def _prepare(self, claim: v1.ResourceClaim, found: AllocatedDevice) -> Prepared:

@@ -5,16 +5,21 @@ Real: `Imex`. Fake: `FakeFabric`, whose channel is a folder that all nodes of a 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from drakkar.driver import ContainerEdits, DeviceNode, Mount
+
+#: Seconds for a daemon to end.
+_PATIENCE = 5.0
 
 
 class FabricError(Exception):
@@ -98,57 +103,106 @@ class FakeFabric(Fabric):
 
 
 class Imex(Fabric):
-    """NVIDIA's `nvidia-imex` daemon, one per domain and node, in `folder`; not tried on real hardware yet."""
+    """NVIDIA's `nvidia-imex` daemon, one per domain and node, in `folder`; not tried on real hardware yet.
+
+    A daemon outlives the driver that started it, and is known to the next one by a file that it keeps locked (not by
+    its process id, which means nothing in another container). Where it ended with the driver's container it is started
+    anew.
+    """
 
     def __init__(self, folder: Path, *, program: str = "/usr/bin/nvidia-imex", port: int = 50000) -> None:
         self._folder = folder
         self._program = program
         self._port = port
+        #: Those of this instance.
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def join(self, domain: str, channel: int, peers: Sequence[str]) -> None:
         folder = self._folder / domain
-        folder.mkdir(parents=True, exist_ok=True)
         nodes = folder / "nodes.cfg"
         listing = "".join(f"{peer}\n" for peer in sorted(peers))
-        changed = not nodes.exists() or nodes.read_text() != listing
+        if self.ready(domain):
+            if nodes.exists() and nodes.read_text() == listing:
+                return
+            self._end(domain)
+        folder.mkdir(parents=True, exist_ok=True)
         nodes.write_text(listing)
-        config = folder / "imex.cfg"
+        config = self._config(domain)
         config.write_text(
             f"SERVER_PORT={self._port + channel}\nLOG_FILE_NAME={folder}/log\nIMEX_NODE_CONFIG_FILE={nodes}\n"
             f"IMEX_CMD_ENABLED=1\nIMEX_CMD_PORT={self._port + 1000 + channel}\nDAEMONIZE=0\n"
         )
-        if changed:
-            self.leave(domain)
-            folder.mkdir(parents=True, exist_ok=True)
-            nodes.write_text(listing)
-        if not self.ready(domain):
-            try:
-                process = subprocess.Popen([self._program, "-c", str(config)], start_new_session=True)
-            except OSError as error:
-                raise FabricError(f"{self._program} does not start: {error}") from error
-            self._running[domain] = process
-            (folder / "pid").write_text(str(process.pid))
+        self._start(domain)
 
     def leave(self, domain: str) -> None:
-        process = self._running.pop(domain, None)
-        if process is not None:
-            process.terminate()
-            process.wait()
-        else:
-            with suppress(OSError, ValueError):
-                os.kill(int((self._folder / domain / "pid").read_text()), signal.SIGTERM)
+        self._end(domain)
         shutil.rmtree(self._folder / domain, ignore_errors=True)
 
     def ready(self, domain: str) -> bool:
         process = self._running.get(domain)
-        if process is not None:
-            return process.poll() is None
-        try:  # Started by an earlier instance of this driver.
-            os.kill(int((self._folder / domain / "pid").read_text()), 0)
-        except (OSError, ValueError):
+        if process is not None and process.poll() is not None:
+            del self._running[domain]
+        try:
+            with (self._folder / domain / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
             return False
-        return True
+        except BlockingIOError:
+            return True
+        return False
+
+    def _start(self, domain: str) -> None:
+        folder = self._folder / domain
+        with (folder / "lock").open("wb") as lock, (folder / "output").open("ab") as output:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # The other instance of an upgrade was faster.
+            try:
+                # The lock goes on with the daemon, and its output must not end with this process.
+                process = subprocess.Popen(
+                    [self._program, "-c", str(self._config(domain))],
+                    start_new_session=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[lock.fileno()],
+                )
+            except OSError as error:
+                raise FabricError(f"{self._program} does not start: {error}") from error
+        self._running[domain] = process
+        (folder / "pid").write_text(str(process.pid))
+
+    def _end(self, domain: str) -> None:
+        """Raises FabricError when it does not end, or belongs to another instance, in another container."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.ready(domain):
+                return
+            pid = self._pid(domain)
+            if pid is None:
+                raise FabricError(
+                    f"the daemon of domain {domain} was started by another instance of this driver, in another "
+                    "container; it ends with that one"
+                )
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            end = time.monotonic() + _PATIENCE
+            while self.ready(domain) and time.monotonic() < end:
+                time.sleep(0.02)
+        if self.ready(domain):
+            raise FabricError(f"the daemon of domain {domain} does not end")
+
+    def _pid(self, domain: str) -> int | None:
+        """The daemon's process, if it can be seen from here."""
+        with suppress(OSError, ValueError):
+            pid = int((self._folder / domain / "pid").read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if os.fsencode(self._config(domain)) in words:
+                return pid
+        return None
+
+    def _config(self, domain: str) -> Path:
+        return self._folder / domain / "imex.cfg"
 
     def edits(self, domain: str, channel: int) -> ContainerEdits:
         path = _channel(channel)
