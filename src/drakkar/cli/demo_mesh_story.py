@@ -226,8 +226,8 @@ class _Story:
         await parts.stop()
         for name in NODES:
             runtime = OciRuntime.open(self._nodes / name, None)
-            for identity in await runtime.leftovers():
-                await runtime.remove(identity, self._nodes / name / "pods")
+            pods = self._nodes / name / "pods"
+            await asyncio.gather(*(runtime.remove(identity, pods) for identity in await runtime.leftovers()))
         await asyncio.to_thread(mounts.discard, self._nodes)
 
     # The job.

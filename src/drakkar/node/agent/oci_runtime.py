@@ -176,7 +176,11 @@ class OciRuntime:
             if attempt == _DELETES - 1:
                 logger.warning("container %s: runc delete: %s", identity, done.stderr.strip())
             await asyncio.sleep(_PAUSE)
-        await asyncio.to_thread(_remove_groups, identity)
+        for _ in range(_DELETES):
+            if await asyncio.to_thread(_remove_groups, identity):
+                break
+            # A process that was killed belongs to its groups until its parent, the monitor, has heard of its end.
+            await asyncio.sleep(_PAUSE)
         await asyncio.to_thread(mounts.unmount_below, folder)
 
     async def leftovers(self) -> list[str]:
@@ -196,8 +200,9 @@ _CONTROL = Path("/sys/fs/cgroup")
 _UID = 36
 
 
-def _remove_groups(identity: str) -> None:
-    """The container's control groups, and the pod's when they were the last: runc leaves the latter."""
+def _remove_groups(identity: str) -> bool:
+    """The container's control groups, and the pod's when they were the last: runc leaves the latter. False: in use."""
+    gone = True
     tops = [_CONTROL, *(path for path in _CONTROL.iterdir() if path.is_dir())] if _CONTROL.is_dir() else []
     for top in tops:
         pod = top / "drakkar" / identity[:_UID]
@@ -205,6 +210,8 @@ def _remove_groups(identity: str) -> None:
             # One that is not empty belongs to another container of the pod.
             with contextlib.suppress(OSError):
                 group.rmdir()
+        gone = gone and not (pod / identity).exists()
+    return gone
 
 
 def _overlay(lower: Path, folder: Path, name: str) -> None:
