@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Site(Cluster):
             return super().until(kind, namespace, holds, timeout)
         except AssertionError as error:
             error.add_note(json.dumps([obj.get("status") for obj in self.list(kind, namespace)], indent=1)[-6000:])
+            error.add_note(self.kubectl.run("get", "events", "-n", namespace or "default")[-6000:])
             error.add_note(self._scheduler.output[-4000:])
             raise
 
@@ -90,9 +92,14 @@ class Site(Cluster):
             part.process.terminate()
             assert part.process.wait(20) == 0, part.output
 
-    def published(self, driver: str, count: int = 1, timeout: float = 60) -> None:
-        """Until so many slices of a driver are there."""
-        self.until("resourceslices", "", lambda found: len(of_driver(found, driver)) == count, timeout)
+    def published(self, driver: str) -> None:
+        """Until all slices of a driver are there, or as many as it had."""
+
+        def complete(found: list[Object]) -> bool:
+            mine = of_driver(found, driver)
+            return bool(mine) and len(mine) == mine[0]["spec"]["pool"]["resourceSliceCount"]
+
+        self.until("resourceslices", "", complete)
 
     def running(self, namespace: str, *names: str) -> dict[str, Object]:
         """These pods, once they run."""
@@ -156,14 +163,16 @@ def adapted(path: str, namespace: str, scheduler: str = "drakkar") -> list[Objec
     return objects
 
 
-def template(name: str, namespace: str, device_class: str, config: Sequence[Object] = (), **exactly: Any) -> Object:
+def template(
+    name: str, namespace: str, device_class: str, config: list[Object] | None = None, **exactly: Any
+) -> Object:
     """A claim template for one request `device`."""
     request = {"name": "device", "exactly": {"deviceClassName": device_class, **exactly}}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"spec": {"devices": {"requests": [request], "config": list(config)}}},
+        "spec": {"spec": {"devices": {"requests": [request], "config": config or []}}},
     }
 
 
@@ -275,3 +284,223 @@ def test_a_pod_has_its_gpu_and_no_other(cluster: Site, namespace: str) -> None:
         assert cluster.node.prepared() == []
         assert uid not in str(list(cluster.node.cdi.iterdir()))
         assert list((cluster.node.kubelet_root / "plugins" / GPU / "claims").iterdir()) == []
+
+
+def test_health_is_in_the_pods_status(cluster: Site, namespace: str, tmp_path: Path) -> None:
+    sick = {"key": f"{EXAMPLE}/unhealthy", "operator": "Exists", "effect": "NoExecute"}
+    with cluster.serving(EXAMPLE, f"--faults={tmp_path}"):
+        cluster.apply(
+            template("stays", namespace, EXAMPLE, tolerations=[sick]),
+            template("goes", namespace, EXAMPLE),
+            pod("stays", namespace, "stays"),
+            pod("goes", namespace, "goes"),
+        )
+        cluster.running(namespace, "stays", "goes")
+        devices = {
+            claim["metadata"]["ownerReferences"][0]["name"]: claim["status"]["allocation"]["devices"]["results"][0]
+            for claim in cluster.list("resourceclaims", namespace)
+        }
+
+        def feels(name: str, state: str, message: str | None = None) -> None:
+            said = {"health": state, **({"message": message} if message else {})}
+
+            def told(pods: list[Object]) -> bool:
+                return [
+                    {key: value for key, value in each.items() if key != "resourceID"}
+                    for found in pods
+                    if name_of(found) == name
+                    for each in health(found)
+                ] == [said]
+
+            cluster.until("pods", namespace, told)
+
+        def condition(name: str) -> tuple[str, str] | None:
+            for claim in cluster.list("resourceclaims", namespace):
+                if claim["metadata"]["ownerReferences"][0]["name"] == name:
+                    for device in claim["status"].get("devices", ()):
+                        return next((c["status"], c["reason"]) for c in device["conditions"] if c["type"] == "Healthy")
+            return None
+
+        feels("stays", "Healthy")
+        fault = tmp_path / devices["stays"]["device"]
+        # Usable with less: the kubelet knows no such thing, the claim tells it.
+        fault.write_text("Degraded a little slow")
+        cluster.until("resourceclaims", namespace, lambda _: condition("stays") == ("False", "Degraded"))
+        feels("stays", "Healthy", "a little slow")
+        fault.write_text("Unhealthy fan stuck")
+        feels("stays", "Unhealthy", "fan stuck")
+        cluster.until("resourceclaims", namespace, lambda _: condition("stays") == ("False", "Unhealthy"))
+        # The taint of a sick device evicts whoever does not put up with it: by kube-controller-manager.
+        (tmp_path / devices["goes"]["device"]).write_text("Unhealthy smoke")
+        cluster.until("pods", namespace, lambda pods: [name_of(found) for found in pods] == ["stays"])
+        fault.unlink()
+        feels("stays", "Healthy")
+        cluster.until("resourceclaims", namespace, lambda _: condition("stays") == ("True", "Healthy"))
+        cluster.delete_pods(namespace)
+
+
+def test_an_upgrade_leaves_no_gap(cluster: Site, namespace: str) -> None:
+    def slices() -> list[str]:
+        return [each["metadata"]["uid"] for each in of_driver(cluster.list("resourceslices", ""), EXAMPLE)]
+
+    with cluster.serving(EXAMPLE, "--instance-uid=11111111-1111-1111-1111-111111111111") as old:
+        cluster.apply(template("one", namespace, EXAMPLE), *(pod(f"old-{i}", namespace, "one") for i in range(2)))
+        cluster.running(namespace, "old-0", "old-1")
+        before = slices()
+        with cluster.serving(EXAMPLE, "--instance-uid=22222222-2222-2222-2222-222222222222"):
+            cluster.apply(*(pod(f"both-{i}", namespace, "one") for i in range(2)))
+            cluster.running(namespace, "both-0", "both-1")
+            # Pods come while the old instance goes.
+            cluster.apply(*(pod(f"new-{i}", namespace, "one") for i in range(2)))
+            old.process.terminate()
+            assert old.process.wait(20) == 0, old.output
+            cluster.apply(*(pod(f"later-{i}", namespace, "one") for i in range(2)))
+            names = [f"{when}-{i}" for when in ("old", "both", "new", "later") for i in range(2)]
+            cluster.running(namespace, *names)
+            assert cluster.events(namespace, "FailedPrepareDynamicResources") == []
+            assert slices() == before
+            # What the old one prepared, the new one undoes.
+            cluster.delete_pods(namespace)
+            assert cluster.node.prepared() == []
+            assert list((cluster.node.kubelet_root / "plugins" / EXAMPLE / "claims").iterdir()) == []
+
+
+def test_the_kubelet_starts_anew_while_a_pod_runs(cluster: Site, namespace: str) -> None:
+    with cluster.serving(EXAMPLE) as driver:
+        cluster.apply(template("one", namespace, EXAMPLE), pod("first", namespace, "one"))
+        before = cluster.running(namespace, "first")["first"]
+        old = [each["metadata"]["uid"] for each in of_driver(cluster.list("resourceslices", ""), EXAMPLE)]
+        cluster.node.restart_kubelet()
+        wait(lambda: driver.output.count("the kubelet registered driver") == 2, driver)
+        # A kubelet that starts removes all slices of its node; the driver sees that and publishes anew.
+        cluster.until("resourceslices", "", lambda found: [
+            each["metadata"]["uid"] for each in of_driver(found, EXAMPLE) if each["metadata"]["uid"] not in old
+        ])  # fmt: skip
+        cluster.apply(pod("second", namespace, "one"))
+        after = cluster.running(namespace, "first", "second")
+        for found in (before, after["first"]):
+            del found["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+        assert after["first"]["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+        cluster.until("pods", namespace, lambda pods: all(map(health, pods)))
+        assert len(cluster.node.prepared()) == 2
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+
+
+def test_a_driver_is_killed_and_comes_back(cluster: Site, namespace: str) -> None:
+    with cluster.driver(EXAMPLE) as driver:
+        cluster.published(EXAMPLE)
+        one = template("one", namespace, EXAMPLE)
+        cluster.apply(one, pod("first", namespace, "one"), pod("goes", namespace, "one"))
+        cluster.running(namespace, "first", "goes")
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait()
+        # Nobody can prepare, and nobody can undo: one pod waits for its start, one for its end.
+        cluster.apply(pod("second", namespace, "one"))
+        cluster.until("events", namespace, lambda _: cluster.events(namespace, "FailedPrepareDynamicResources"))
+        cluster.kubectl.run("delete", "pod", "goes", "-n", namespace, "--wait=false")
+        # The kubelet gives the driver half a minute, then its devices are gone.
+        cluster.until("resourceslices", "", lambda found: not of_driver(found, EXAMPLE))
+        left = {name_of(found): found for found in cluster.list("pods", namespace)}
+        assert runs(left["first"])
+        assert left["second"]["status"]["phase"] == "Pending"
+        assert "deletionTimestamp" in left["goes"]["metadata"]
+    with cluster.serving(EXAMPLE):
+        cluster.until("pods", namespace, lambda pods: {name_of(each) for each in pods if runs(each)} == {
+            "first", "second"} and len(pods) == 2)  # fmt: skip
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+
+
+def test_the_drivers_tutorial_with_kube_scheduler(cluster: Site, namespace: str) -> None:
+    def config(language: str) -> list[Object]:
+        parameters = {"apiVersion": f"{HELLO}/v1", "kind": "Greeting", "language": language}
+        return [{"opaque": {"driver": HELLO, "parameters": parameters}}]
+
+    with cluster.serving(HELLO):
+        cluster.apply(
+            template("norse", namespace, HELLO, config("is")),
+            template("unknown", namespace, HELLO, config("xx")),
+            pod("norse", namespace, "norse", "default-scheduler"),
+            pod("unknown", namespace, "unknown", "default-scheduler"),
+        )
+        cluster.running(namespace, "norse")
+        assert "GREETING=halló from greeter-" in cluster.shell(namespace, "norse", "env")
+        cluster.until("events", namespace, lambda _: cluster.events(namespace, "FailedPrepareDynamicResources"))
+        (said, *_) = cluster.events(namespace, "FailedPrepareDynamicResources")
+        assert "language 'xx' is not known, choose one of en, no, is" in said
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+
+
+def test_shares_of_one_device(cluster: Site, namespace: str) -> None:
+    share = {"requests": {"bandwidth": "40G"}}
+    with cluster.serving(EXAMPLE, "--profile=consumable"):
+        names = [f"share-{i}" for i in range(4)]
+        cluster.apply(
+            template("share", namespace, EXAMPLE, capacity=share), *(pod(n, namespace, "share") for n in names)
+        )
+        cluster.running(namespace, *names)
+        # Four shares on two ports: each has its own entry on the node, though two are of one device.
+        results = [claim["status"]["allocation"]["devices"]["results"][0]
+                   for claim in cluster.list("resourceclaims", namespace)]  # fmt: skip
+        assert len({result["shareID"] for result in results}) == 4
+        assert {result["device"] for result in results} == {"port-0", "port-1"}
+        for name in names:
+            assert "bandwidth=40G" in cluster.shell(namespace, name, "env | grep EXAMPLE_PORT")
+        cluster.until("pods", namespace, lambda pods: all(health(found) for found in pods))
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+
+
+def test_the_gpu_drivers_examples(cluster: Site, namespace: str) -> None:
+    """Partitions that are cut at prepare, a GPU that two pods share, MPS, and no claim at all."""
+    for index in range(4):
+        cluster.node.make_device(f"/dev/nvidia{index}", NVIDIA, index)
+        for profile, starts in ((9, (0, 4)), (19, range(7))):
+            for start in starts:
+                number = 100 * index + 10 * profile + start
+                cluster.node.make_device(f"/dev/nvidia-caps/nvidia-cap{number}", NVIDIA + 1, number)
+    for minor, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"), 253):
+        cluster.node.make_device(f"/dev/{name}", NVIDIA, minor)
+    whole = pod("extended", namespace, "")
+    whole["spec"]["containers"][0]["resources"] = {"limits": {f"{GPU}/gpu": 1}}
+    del whole["spec"]["resourceClaims"]
+    with cluster.serving(GPU, "--fake=a100", "--fake-count=4", "--mig=dynamic"):
+        cluster.apply(
+            *adapted("examples/gpu/10-dynamic-mig.yaml", namespace),
+            *adapted("examples/gpu/06-shared-by-pods.yaml", namespace),
+            *adapted("examples/gpu/08-mps.yaml", namespace),
+            whole,
+        )
+        cluster.running(namespace, "dynamic-mig", "shared-by-pods-1", "shared-by-pods-2", "mps-1", "mps-2", "extended")
+        seen = cluster.shell(namespace, "dynamic-mig", "ls /dev/nvidia-caps; env")
+        assert seen.count("=MIG-") == seen.count("nvidia-cap") == 3
+        one, two = (cluster.shell(namespace, f"shared-by-pods-{i}", "env | grep =GPU-") for i in (1, 2))
+        assert one == two
+        cluster.shell(namespace, "mps-1", "echo 1 > /tmp/nvidia-mps/x")
+        assert cluster.shell(namespace, "mps-2", "cat /tmp/nvidia-mps/x").strip() == "1"
+        assert "=GPU-" in cluster.shell(namespace, "extended", "env")
+        assert "nvidia" in cluster.shell(namespace, "extended", "ls /dev")
+        state = json.loads((cluster.node.kubelet_root / "plugins" / GPU / "fake" / "state.json").read_text())
+        assert len(state["instances"]) == 3
+        # A kubelet of 1.37 tells the health of devices to containers that name a claim, and to no others.
+        cluster.until(
+            "pods", namespace, lambda pods: {name_of(each) for each in pods if not health(each)} == {"extended"}
+        )
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+        state = json.loads((cluster.node.kubelet_root / "plugins" / GPU / "fake" / "state.json").read_text())
+        assert (state["instances"], state["exclusive"], state["mps"]) == ([], [], {})
+
+
+def test_the_conformance_kit_beside_the_kubelet(cluster: Site) -> None:
+    with cluster.serving(EXAMPLE):
+        socket = cluster.node.kubelet_root / "plugins_registry" / f"{EXAMPLE}-reg.sock"
+        where = (f"--kubelet-root={cluster.node.kubelet_root}", f"--cdi-dir={cluster.node.cdi}")
+        target = (f"--api={cluster.kubectl.env['KUBECONFIG']}", f"--node-name={kubelet.NODE}")
+        with Part("driver", "check", f"--socket={socket}", *target, *where) as kit:
+            assert kit.process.wait(90) == 0, kit.output
+            wait_for = f"{EXAMPLE}: "
+            assert wait_for in kit.output
+            assert " 0 failed" in kit.output

@@ -260,9 +260,9 @@ class Node:
         return self.run(str(binary("ctr")), "--address", str(self.socket), "--namespace", "k8s.io", *words)
 
     def make_device(self, path: str, major: int, minor: int) -> None:
-        """A character device that only this node has."""
-        self.run("mkdir", "-p", str(Path(path).parent))
-        self.run("mknod", path, "c", str(major), str(minor))
+        """A character device that only this node has; one that is there already stays."""
+        script = 'mkdir -p "$(dirname "$0")"; [ -e "$0" ] || mknod "$0" c "$1" "$2"'
+        self.run("sh", "-c", script, path, str(major), str(minor))
 
     def restart_kubelet(self) -> None:
         """Stop the kubelet and start it again; what runs in containers goes on."""
