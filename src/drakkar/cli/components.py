@@ -16,16 +16,19 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from drakkar.api.errors import UsageError
+from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.exposition import family
+from drakkar.api.kinds import LEASE
 from drakkar.api.meta import Object
+from drakkar.api.times import parse_timestamp
+from drakkar.api.tree import child
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
-from drakkar.client import Client, Election
+from drakkar.client import Client, Election, Unreachable
 from drakkar.client.clock import SystemClock
 from drakkar.client.endpoints import address_for, lead_here
 from drakkar.client.health import address_of, serving
@@ -34,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 #: Where the webhook that judges allocations is served.
 GUARD_PATH = "/guard"
+#: Lease of the controllers of a cluster, and of those of `drakkar up` on etcd.
+CONTROLLER_MANAGER = "kube-controller-manager"
 
 
 class Part(Protocol):
@@ -132,8 +137,12 @@ def _forever(
     lease: str,
     make: Callable[[Client], Part],
     beside: Callable[[Replica], contextlib.AbstractAsyncContextManager[str]] = lambda _: contextlib.nullcontext(""),
+    first: Callable[[Client], Awaitable[None]] | None = None,
 ) -> int:
-    """Runs a component until a signal; ``beside`` is what every replica serves, leading or not, and gives its URL."""
+    """Runs a component until a signal; ``beside`` is what every replica serves, leading or not, and gives its URL.
+
+    ``first`` may refuse to begin.
+    """
     # Alone in its terminal, a component says when it cannot reach its server.
     configure("INFO")
     address = address_of(args.metrics_bind_address)
@@ -144,6 +153,8 @@ def _forever(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         async with targeted(args, role=f"drakkar-{what}") as client:
+            if first is not None:
+                await first(client)
             replica = Replica(args, client, lease, make)
             serves = serving(address, replica.missing, replica.metrics, client.rights.text)
             async with serves as url, beside(replica) as webhook:
@@ -246,4 +257,21 @@ def controllers(args: argparse.Namespace) -> int:
 
     # Replicas that run different controllers do not wait for each other.
     lease = "-".join(("drakkar-controllers", *sorted(only or ())))
-    return _forever(args, "controllers", lease, make)
+    return _forever(args, "controllers", lease, make, first=_alone if only is None else None)
+
+
+async def _alone(client: Client) -> None:
+    """Raises UsageError where another controller manager is at work: two that do everything undo each other's work."""
+    try:
+        lease: Object = await client.get(LEASE, CONTROLLER_MANAGER, "kube-system")
+    except (ApiError, Unreachable) as error:
+        logger.info("whether %s is at work here is not known: %s", CONTROLLER_MANAGER, error)
+        return
+    spec = child(lease, "spec")
+    renewed = spec.get("renewTime")
+    patience = float(spec.get("leaseDurationSeconds") or 15)
+    if spec.get("holderIdentity") and renewed and abs(SystemClock().time() - parse_timestamp(renewed)) < 4 * patience:
+        raise UsageError(
+            f"{CONTROLLER_MANAGER} is at work here ({spec['holderIdentity']}), and has its own controllers for almost "
+            "everything: choose with --only, for example --only eviction,node-loss (docs/reference/controllers.md)"
+        )
