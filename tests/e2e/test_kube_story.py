@@ -5,21 +5,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import yaml
 
 from drakkar.api.tree import text
+from drakkar.cli.target import connect
+from drakkar.sim.fleets import load_fleet
+from tests.e2e.test_replicas import LEASE_SECONDS, Replica
+from tests.support.eventually import eventually
 from tests.support.kubeparts import ACCOUNT, EXAMPLES, Entry, Site, kube_site
 from tests.support.plane import Part
+from tests.unit.driver.test_gates import POOL, Publishing
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(300)]
 
@@ -28,20 +35,31 @@ LEASE, PERIOD, GRACE = "4", "0.5", "6"
 LEASES = ("--leader-elect-resource-namespace", "drakkar-system")
 OURS, HOLLOW = f"{ACCOUNT}drakkar-controllers", f"{ACCOUNT}drakkar-hollow-nodes"
 DEVICE_TAINTS = "system:serviceaccount:kube-system:device-taint-eviction-controller"
-NAMESPACE = "rules"
+NAMESPACE, REPLICAS = "rules", "replicas"
+HOSTS = load_fleet("tpu-16").nodes()
 #: Seconds without a write that count as rest, and how often the author of an object may change in a story.
 QUIET, TURNS = 4.0, 8
 
 T = TypeVar("T")
 
 
+@contextmanager
+def with_hosts(folder: Path, *flags: str, authorizers: str = "Node,RBAC") -> Iterator[Site]:
+    """A site with sixteen hollow hosts and the driver of their chips."""
+    hollow = ("node", "hollow", "--fleet", "tpu-16", "--lease-duration", LEASE, "--lease-period", PERIOD)
+    with (
+        kube_site(folder, *flags, authorizers=authorizers) as made,
+        made.part("hollow-nodes", *hollow),
+        made.part("driver-tpu", "driver", "run", "tpu"),
+    ):
+        yield made
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Hollow nodes and the driver are the same for all stories."""
-    with kube_site(tmp_path_factory.mktemp("kube")) as made:
-        hollow = ("node", "hollow", "--fleet", "tpu-16", "--lease-duration", LEASE, "--lease-period", PERIOD)
-        with made.part("hollow-nodes", *hollow), made.part("driver-tpu", "driver", "run", "tpu"):
-            yield made
+    with with_hosts(tmp_path_factory.mktemp("kube")) as made:
+        yield made
 
 
 def scheduler(site: Site, mode: str) -> Part:
@@ -75,12 +93,130 @@ def figures(output: str) -> str:
     return "; ".join(line for line in output.splitlines() if line.startswith(("from ", "whole demo")))
 
 
+def alone(site: Site) -> Part:
+    """All our controllers, in the place of kube-controller-manager."""
+    return site.part("controllers-alone", "controllers", "--loss-by-silence", "--node-grace", GRACE)
+
+
 def test_own_mode_with_our_controllers_alone(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    alone = ("controllers", "--loss-by-silence", "--node-grace", GRACE)
-    with site.part("controllers-alone", *alone) as controllers, scheduler(site, "own") as ours:
+    with alone(site) as controllers, scheduler(site, "own") as ours:
         output = play(site, "own", [controllers, ours])
     with capsys.disabled():
         print(f"\nown mode, our controllers alone: {figures(output)}")
+
+
+def test_a_leader_is_killed_in_the_middle_of_its_work(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sixteen pods for sixteen hosts' devices, half of them made when the leader has just been killed."""
+    kubectl = site.kubectl
+    kubectl.run("create", "namespace", REPLICAS)
+    # Nobody makes it here.
+    kubectl.run("create", "serviceaccount", "default", "-n", REPLICAS)
+    kubectl.run("apply", "-f", str(EXAMPLES.parent / "deviceclass.yaml"))
+    site.grant("scheduler.mode=own")
+    before = len(site.written())
+    account = site.account("scheduler")
+    with Replica(account, "--mode", "own", *LEASES) as one, Replica(account, "--mode", "own", *LEASES) as two:
+        until(site, lambda: one.is_ready() and two.is_ready())
+        leader = one if f"_{one.process.pid}_" in holder(site) else two
+        kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(single_hosts(range(8))))
+        until(site, lambda: bindings(site, before))
+        leader.process.kill()
+        killed = time.monotonic()
+        kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(single_hosts(range(8, 16))))
+        until(site, lambda: len({entry.name for entry in bindings(site, before)}) == 16)
+        took = time.monotonic() - killed
+        assert f"_{leader.process.pid}_" not in holder(site)
+    # Every pod was bound once, every claim allocated once, and no device twice.
+    assert [name for name, times in Counter(entry.name for entry in bindings(site, before)).items() if times > 1] == []
+    allocations = Counter(
+        entry.name
+        for entry in site.written()[before:]
+        if entry.writes and entry.resource == "resourceclaims/status" and "allocation" in entry.body.get("status", {})
+    )
+    assert allocations == Counter(f"host-{number}" for number in range(16))
+    claims = json.loads(kubectl.run("get", "resourceclaims", "-n", REPLICAS, "-o", "json"))["items"]
+    devices = {claim["status"]["allocation"]["devices"]["results"][0]["device"] for claim in claims}
+    assert len(devices) == 16
+    assert site.refused() == []
+    kubectl.run("delete", "pods", "--all", "-n", REPLICAS, "--timeout=60s", timeout=70)
+    kubectl.run("delete", "resourceclaims", "--all", "-n", REPLICAS, "--wait=false")
+    with capsys.disabled():
+        print(f"\nlease {LEASE_SECONDS:g} s: all bound {took:.2f} s after the leader was killed")
+
+
+def holder(site: Site) -> str:
+    lease = ("get", "lease", "drakkar-scheduler-drakkar", "-n", "drakkar-system")
+    return site.kubectl.ask(*lease, "-o", "jsonpath={.spec.holderIdentity}").stdout
+
+
+def bindings(site: Site, since: int) -> list[Entry]:
+    return [entry for entry in site.written()[since:] if entry.resource == "pods/binding" and entry.writes]
+
+
+def single_hosts(numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Pods that each want the chips of one host."""
+    expression = 'device.attributes["tpu.drakkar.dev"].topology == "2x2"'
+    exactly = {"deviceClassName": "tpu.drakkar.dev", "selectors": [{"cel": {"expression": expression}}]}
+    for number in numbers:
+        metadata = {"name": f"host-{number}", "namespace": REPLICAS}
+        devices = {"requests": [{"name": "chips", "exactly": exactly}]}
+        yield {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": metadata,
+            "spec": {"devices": devices},
+        }
+        spec = {
+            "schedulerName": "drakkar",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "c", "image": "i"}],
+            "resourceClaims": [{"name": "chips", "resourceClaimName": metadata["name"]}],
+        }
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("older", ["v1beta2", "v1beta1"])
+def test_a_server_without_v1(older: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All components, the demo and its observer find the version that there is."""
+    newer = ["v1", "v1beta2"][: 1 if older == "v1beta2" else 2]
+    off = ",".join(f"resource.k8s.io/{version}=false" for version in newer)
+    # The authorizer of nodes watches slices in v1: with it such a server is not ready.
+    with with_hosts(tmp_path, f"--runtime-config={off}", authorizers="RBAC") as made:
+        versions = made.kubectl.run("api-versions").split()
+        assert [version for version in versions if version.startswith("resource.k8s.io/v1beta")][-1:] == [
+            f"resource.k8s.io/{older}"
+        ]
+        assert "resource.k8s.io/v1" not in versions
+        with alone(made) as controllers, scheduler(made, "own") as ours:
+            output = play(made, "own", [controllers, ours])
+            assert f"resourceslices: this server has them in resource.k8s.io/{older}" in ours.output
+    with capsys.disabled():
+        print(f"\n{older}: {figures(output)}")
+
+
+def test_a_server_with_gates_off_gets_no_devices_that_would_be_given_out_wrongly(tmp_path: Path) -> None:
+    names: list[str] = ["DRAPartitionableDevices", "DRAConsumableCapacity", "DRADeviceBindingConditions"]
+    gates = dict.fromkeys(names, False)
+    with kube_site(tmp_path, gates=gates) as made:
+        for node in HOSTS:
+            made.kubectl.run("create", "-f", "-", stdin=json.dumps(node))
+        with made.part("driver-tpu", "driver", "run", "tpu") as driver:
+            until(made, lambda: "may need feature gates" in driver.output)
+        assert made.kubectl.run("get", "resourceslices", "-o", "name") == ""
+
+        async def publish() -> None:
+            async with connect(made.cluster.kubeconfig()) as client, Publishing(client, POOL) as at:
+                found = await eventually(at.devices, bool)
+                kept = [device.name for device in found]
+                assert kept == ["plain", "sick", "watched", "shared", "listed"]
+                assert list(found[-1].attributes or {}) == ["one"]
+                assert all(device.allowMultipleAllocations is None for device in found)
+                (problem,) = at.problems
+                # Lists are off by default.
+                assert all(gate in problem for gate in (*gates, "DRAListTypeAttributes"))
+                assert "2 devices are not published" in problem
+
+        asyncio.run(publish())
 
 
 def test_own_mode_beside_kube_controller_manager(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

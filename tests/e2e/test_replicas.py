@@ -33,9 +33,9 @@ NAME = "drakkar-scheduler-drakkar"
 class Replica(Part):
     """``drakkar scheduler`` as a child process."""
 
-    def __init__(self, kubeconfig: Path):
+    def __init__(self, kubeconfig: Path, *flags: str):
         lease = ("--leader-elect-lease-duration", str(LEASE_SECONDS))
-        super().__init__("scheduler", "--kubeconfig", str(kubeconfig), *lease)
+        super().__init__("scheduler", "--kubeconfig", str(kubeconfig), *lease, *flags)
 
     def is_ready(self) -> bool:
         return len(self.lines) >= 2 and self.ask("/readyz") == "200 ok"

@@ -46,7 +46,7 @@ def _gates(gates: Mapping[str, bool]) -> list[str]:
 class KubeCluster:
     """A running kube-apiserver; its certificates and logs are in ``folder``. :func:`kube_cluster` makes one."""
 
-    def __init__(self, folder: Path, etcd: Etcd, gates: Mapping[str, bool], flags: Sequence[str]):
+    def __init__(self, folder: Path, etcd: Etcd, gates: Mapping[str, bool], flags: Sequence[str], authorizers: str):
         self.folder = folder
         self._gates = gates
         self._pki = open_pki(folder / "pki")
@@ -60,7 +60,7 @@ class KubeCluster:
             f"--etcd-servers={etcd.url.replace('etcd', 'http', 1)}",
             f"--secure-port={port}",
             *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
-            *("--authorization-mode=Node,RBAC", "--runtime-config=api/all=true"),
+            *(f"--authorization-mode={authorizers}", "--runtime-config=api/all=true"),
             # Nodes made by hand have nobody who takes their first taint away.
             "--disable-admission-plugins=TaintNodesByCondition",
             *(f"--client-ca-file={pki / 'ca.crt'}", f"--tls-cert-file={pki / 'server.crt'}"),
@@ -156,14 +156,16 @@ class KubeCluster:
 
 
 @contextmanager
-def kube_cluster(folder: Path, *flags: str, gates: Mapping[str, bool] | None = None) -> Iterator[KubeCluster]:
+def kube_cluster(
+    folder: Path, *flags: str, gates: Mapping[str, bool] | None = None, authorizers: str = "Node,RBAC"
+) -> Iterator[KubeCluster]:
     """etcd and kube-apiserver, ready, with these flags and gates; skips where they are not there, fails where CI=true.
 
     ``gates=dict.fromkeys(OFF_BY_DEFAULT, True)`` turns all on that devices and groups can use.
     """
     with ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(folder))
-        cluster = KubeCluster(folder, etcd, gates or {}, flags)
+        cluster = KubeCluster(folder, etcd, gates or {}, flags, authorizers)
         stack.enter_context(cluster.server)
         cluster.wait_ready()
         yield cluster

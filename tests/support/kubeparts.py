@@ -111,12 +111,14 @@ def _entry(event: Mapping[str, Any]) -> Entry:
 
 
 @contextmanager
-def kube_site(folder: Path, *flags: str, gates: Mapping[str, bool] | None = None) -> Iterator[Site]:
+def kube_site(
+    folder: Path, *flags: str, gates: Mapping[str, bool] | None = None, authorizers: str = "Node,RBAC"
+) -> Iterator[Site]:
     """A site with the rights of gate mode beside kube-controller-manager."""
     policy, log = folder / "audit.yaml", folder / "audit.log"
     policy.write_text(json.dumps(_AUDIT))
     audit = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    with kube_cluster(folder, *audit, *flags, gates=gates) as cluster:
+    with kube_cluster(folder, *audit, *flags, gates=gates, authorizers=authorizers) as cluster:
         site = Site(cluster, log)
         site.grant("controllers.only={eviction,node-loss}")
         yield site

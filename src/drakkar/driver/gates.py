@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 
 from drakkar.api.clock import Clock
+from drakkar.api.errors import ApiError
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.api.meta import Object, OwnerReference
 from drakkar.api.resource import v1
 from drakkar.api.resource.strategy import lost_fields
+from drakkar.api.tree import children
 from drakkar.client.client import Client
 from drakkar.client.writes import Create
 from drakkar.driver.pools import Pool, SliceContent, plan_pool
@@ -30,6 +32,7 @@ Probe = Callable[[Object], Awaitable[v1.ResourceSlice]]
 _BINDING = {"bindingConditions", "bindingFailureConditions"}
 _COUNTERS = {"consumesCounters", "sharedCounters"}
 _NODES = {"perDeviceNodeSelection", "nodeName", "nodeSelector", "allNodes"}
+_LISTS = {"bools", "ints", "strings", "versions"}
 _BARRED = ("NoSchedule", "NoExecute")
 
 
@@ -60,10 +63,20 @@ class Gates:
         for obj, fields in zip(slices, wanted, strict=True):
             if all(now - self._known.get(field, ("", -FRESH))[1] < FRESH for field in fields):
                 continue
-            dropped = lost_fields(obj, msgspec.to_builtins(await self._probe(obj)))
+            dropped = lost_fields(obj, msgspec.to_builtins(await self._stored(obj)))
             self._known |= {field: (dropped.get(field, ""), now) for field in fields}
         fields = {field for each in wanted for field in each}
         return {field: gates for field in sorted(fields) if (gates := self._known[field][0])}
+
+    async def _stored(self, obj: Object) -> v1.ResourceSlice:
+        """What the server would store; an attribute whose list it drops is nothing to it, and makes a slice invalid."""
+        try:
+            return await self._probe(obj)
+        except ApiError as error:
+            slim = _without_lists(obj)
+            if error.code != 422 or slim == obj:
+                raise
+            return await self._probe(slim)
 
 
 def publishable(pool: Pool, lost: Mapping[str, str]) -> tuple[Pool, list[str]]:
@@ -102,12 +115,26 @@ def _without(device: v1.Device, lost: Mapping[str, str]) -> v1.Device:
     plain: dict[str, Any] = {name: None for name in lost if name in v1.Device.__struct_fields__}
     if "requestPolicy" in lost and device.capacity:
         plain["capacity"] = {name: v1.DeviceCapacity(value=each.value) for name, each in device.capacity.items()}
-    lists = lost.keys() & {"bools", "ints", "strings", "versions"}
+    lists = lost.keys() & _LISTS
     if lists and device.attributes:
         plain["attributes"] = {
             name: each for name, each in device.attributes.items() if all(getattr(each, key) is None for key in lists)
         }
     return msgspec.structs.replace(device, **plain) if plain else device
+
+
+def _without_lists(obj: Object) -> Object:
+    """The slice without attributes that are lists."""
+    devices = [
+        {
+            **device,
+            "attributes": {name: each for name, each in device["attributes"].items() if not each.keys() & _LISTS},
+        }
+        if device.get("attributes")
+        else device
+        for device in children(obj, "spec", "devices")
+    ]
+    return {**obj, "spec": {**obj["spec"], **({"devices": devices} if devices else {})}}
 
 
 def report(pool: Pool, lost: Mapping[str, str], left: list[str]) -> str:

@@ -83,6 +83,7 @@ ALL = ("plain", "partition", "sick", "watched", "shared", "attached", "listed")
         ("DRADeviceTaints", {"sick"}, "taints"),
         ("DRADeviceBindingConditions", {"attached"}, "bindingConditions"),
         ("DRAConsumableCapacity", set(), "allowMultipleAllocations"),
+        ("DRAListTypeAttributes", set(), "strings"),
     ],
 )
 def test_devices_that_would_be_given_out_wrongly_are_left_out(gate: str, left: set[str], field: str) -> None:
