@@ -196,7 +196,7 @@ async def _without_nodes(client: Client, drivers: Sequence[Driver]) -> AsyncIter
             publication = Publication(driver, client, SystemClock(), node_name="", counts=Counter())
             await publication.discover_until_it_works()
             parts.append(asyncio.create_task(publication.run()))
-            await asyncio.wait_for(publication.published.wait(), 10)
+            await asyncio.wait_for(publication.published.wait(), 30)
         yield
     finally:
         for part in parts:
@@ -258,7 +258,7 @@ class _Look:
             return now
 
         try:
-            await eventually(look, lambda _: len(seen) == len(containers), timeout=20)
+            await eventually(look, lambda _: len(seen) == len(containers), timeout=60)
         except AssertionError as error:
             return [f"pod {key_of(pod)}: not all of its containers run: {error}"]
         misses: list[str] = []
@@ -280,7 +280,7 @@ class _Look:
             return await asyncio.to_thread(_environment, pid)
 
         # A moment ago it may have been the runtime's own program.
-        env = await eventually(read, lambda env: env.get("HOSTNAME") == name_of(pod))
+        env = await eventually(read, lambda env: env.get("HOSTNAME") == name_of(pod), timeout=30)
         files = Path(f"/proc/{pid}/root") if self._isolated else Path(env[ROOT])
         return pid, Inside(env, files, self._isolated)
 
@@ -351,7 +351,7 @@ async def _clear(client: Client, sites: dict[str, Cluster], services: Sequence[D
         found = (await client.list(RESOURCECLAIM)).items
         return [key_of_claim(claim) for claim in found if claim.status.allocation or claim.status.reservedFor]
 
-    await eventually(held, lambda left: not left)
+    await eventually(held, lambda left: not left, timeout=30)
     misses: list[str] = []
     for name, site in sites.items():
         assert site.agent is not None
