@@ -13,6 +13,7 @@ from drakkar.client import Caches, Client, Runner
 from drakkar.driver import Pool, SliceContent, SlicePublisher, consumes, counter_set
 from drakkar.driver.gates import FRESH, Gates, probe_of, publishable
 from tests.support.eventually import eventually, memory_plane
+from tests.unit.driver.test_publisher import HandClock
 
 DRIVER = "gates.example.com"
 PLAIN = v1.Device(name="plain")
@@ -159,18 +160,6 @@ def test_a_pool_that_is_refused_without_its_fields_is_told() -> None:
 
 
 def test_the_server_is_asked_once_in_a_while() -> None:
-    class Hand:
-        now = 0.0
-
-        def time(self) -> float:
-            return self.now
-
-        def monotonic(self) -> float:
-            return self.now
-
-        async def sleep(self, seconds: float) -> None:
-            raise NotImplementedError
-
     async def story() -> None:
         async with memory_plane(Features.drakkar().with_({"DRAListTypeAttributes": False})) as client:
             asked: list[str] = []
@@ -180,7 +169,7 @@ def test_the_server_is_asked_once_in_a_while() -> None:
                 asked.append("once")
                 return await ask(obj)
 
-            clock = Hand()
+            clock = HandClock()
             gates = Gates(probe, clock)
             pool = Pool("p", (SliceContent(devices=(WATCHED, SHARED)),), all_nodes=True)
             for _ in range(3):
