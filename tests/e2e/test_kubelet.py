@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from tests.e2e.test_upstream_controllers import Cluster
-from tests.support import kubelet
-from tests.support.kubecluster import kube_cluster
-from tests.support.kubectl import Kubectl
+from tests.support import chart, kubelet
+from tests.support.etcd import free_ports
+from tests.support.kubecluster import KubeCluster, kube_cluster
 from tests.support.plane import Part
 from tests.support.shared import ROOT
 from tests.support.upstream import Component, token_kubeconfig
@@ -31,8 +33,7 @@ pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]
 
 Object = dict[str, Any]
 
-SYSTEM = "drakkar-system"
-EXAMPLE, GPU, HELLO = "example.drakkar.dev", "gpu.drakkar.dev", "hello.example.com"
+EXAMPLE, GPU, CPU, HELLO = "example.drakkar.dev", "gpu.drakkar.dev", "cpu.drakkar.dev", "hello.example.com"
 TUTORIAL = ROOT / "docs" / "tutorial" / "hello_driver.py"
 GATES = {"ResourceHealthStatusMessage": True}
 #: Major number of the vendor's devices; nothing serves it here, so that opening one that is allowed says ENXIO.
@@ -42,13 +43,11 @@ NVIDIA = 195
 class Site(Cluster):
     """The cluster and its node."""
 
-    def __init__(
-        self, kubectl: Kubectl, components: list[Component], scheduler: Part, node: kubelet.Node, folder: Path
-    ):
-        super().__init__(kubectl, components)
+    def __init__(self, kube: KubeCluster, components: list[Component], scheduler: Part, node: kubelet.Node):
+        super().__init__(kube.kubectl(), components)
+        self.kube = kube
         self.node = node
         self._scheduler = scheduler
-        self._folder = folder
 
     def until(
         self, kind: str, namespace: str, holds: Callable[[list[Object]], object], timeout: float = 60
@@ -72,7 +71,7 @@ class Site(Cluster):
         text = (ROOT / "deploy" / f"driver-{source}.yaml").read_text()
         text = text.replace(f"{source}.drakkar.dev", driver).replace(f"driver-{source}", f"driver-{short}")
         bound = ("--bound-object-kind", "Node", "--bound-object-name", kubelet.NODE)
-        return account(self.kubectl, self._folder, text, f"drakkar-driver-{short}", *bound)
+        return account(self.kube, text, f"drakkar-driver-{short}", *bound)
 
     def driver(self, name: str, *flags: str) -> Part:
         """A driver as a process of the machine."""
@@ -121,13 +120,13 @@ class Site(Cluster):
         return [event["message"] for event in self.list("events", namespace) if event["reason"] == reason]
 
 
-def account(kubectl: Kubectl, folder: Path, manifest: str, name: str, *flags: str) -> Path:
+def account(kube: KubeCluster, manifest: str, name: str, *flags: str) -> Path:
     """Apply a manifest, but for what would run, and make a kubeconfig with a token of the account that it brings."""
     objects = [obj for obj in yaml.safe_load_all(manifest) if obj and "template" not in obj.get("spec", {})]
+    kubectl = kube.kubectl()
     kubectl.run("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    token = kubectl.run("create", "token", name, "-n", SYSTEM, *flags)
-    administrator = Path(kubectl.env["KUBECONFIG"])
-    return token_kubeconfig(administrator, folder / f"{name}.kubeconfig", token.strip())
+    token = kubectl.run("create", "token", name, "-n", chart.NAMESPACE, *flags)
+    return token_kubeconfig(kube.kubeconfig(), kube.folder / f"{name}.kubeconfig", token.strip())
 
 
 def wait(holds: Callable[[], object], part: Part, timeout: float = 60) -> None:
@@ -225,14 +224,13 @@ def cluster() -> Iterator[Site]:
             components = [kube.server, kube.controller_manager(), kube.scheduler()]
             for component in components[1:]:
                 stack.enter_context(component)
-            kubectl = kube.kubectl()
-            kubectl.run("create", "namespace", SYSTEM)
+            kube.kubectl().run("create", "namespace", chart.NAMESPACE)
             manifest = (ROOT / "deploy" / "scheduler.yaml").read_text()
-            user = account(kubectl, folder, manifest, "drakkar-scheduler")
-            own = ("--mode", "own", "--metrics-bind-address", "0", "--leader-elect-resource-namespace", SYSTEM)
+            user = account(kube, manifest, "drakkar-scheduler")
+            own = ("--mode", "own", "--metrics-bind-address", "0", "--leader-elect-resource-namespace", chart.NAMESPACE)
             scheduler = stack.enter_context(Part("scheduler", "--kubeconfig", str(user), *own))
             node = stack.enter_context(kubelet.node(folder, kube, GATES))
-            site = Site(kubectl, [*components, node.containerd, node.kubelet], scheduler, node, folder)
+            site = Site(kube, [*components, node.containerd, node.kubelet], scheduler, node)
             site.until("nodes", "", lambda nodes: [c for n in nodes for c in n["status"]["conditions"]
                                                    if (c["type"], c["status"]) == ("Ready", "True")])  # fmt: skip
             yield site
@@ -498,9 +496,91 @@ def test_the_conformance_kit_beside_the_kubelet(cluster: Site) -> None:
     with cluster.serving(EXAMPLE):
         socket = cluster.node.kubelet_root / "plugins_registry" / f"{EXAMPLE}-reg.sock"
         where = (f"--kubelet-root={cluster.node.kubelet_root}", f"--cdi-dir={cluster.node.cdi}")
-        target = (f"--api={cluster.kubectl.env['KUBECONFIG']}", f"--node-name={kubelet.NODE}")
+        target = (f"--api={cluster.kube.kubeconfig()}", f"--node-name={kubelet.NODE}")
         with Part("driver", "check", f"--socket={socket}", *target, *where) as kit:
             assert kit.process.wait(90) == 0, kit.output
             wait_for = f"{EXAMPLE}: "
             assert wait_for in kit.output
             assert " 0 failed" in kit.output
+
+
+def test_processors_by_a_hook_of_the_runtime(cluster: Site, namespace: str) -> None:
+    """The runtime runs the driver's hook when it has made the container's control group."""
+    with cluster.serving(CPU, "--mode=individual", "--no-node-allocatable"):
+        cluster.apply(template("one", namespace, CPU), pod("pinned", namespace, "one"))
+        cluster.running(namespace, "pinned")
+        (claim,) = cluster.list("resourceclaims", namespace)
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        allowed = cluster.shell(namespace, "pinned", "grep Cpus_allowed_list /proc/1/status").split()[-1]
+        assert allowed == result["device"].removeprefix("cpu-")
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+
+
+def daemonset(cluster: Site, port: int) -> list[Object]:
+    """The chart's objects for the example driver, as this node can run them.
+
+    The image is that of all pods, with this Python and its packages mounted; there is no network of pods, and no
+    address of a Service for the API server. What the driver may and what it sees of the node is the chart's.
+    """
+    server = urlsplit(
+        yaml.safe_load(Path(cluster.kubectl.env["KUBECONFIG"]).read_text())["clusters"][0]["cluster"]["server"]
+    )
+    folders = (f"kubeletRoot={cluster.node.kubelet_root}", f"cdiFolder={cluster.node.cdi}")
+    off = ("scheduler.enabled=false", "controllers.enabled=false")
+    example = ("drivers.example.enabled=true", f"drivers.example.metricsPort={port}")
+    objects = chart.objects(chart.template(*off, *folders, *example))
+    (workload,) = (obj for obj in objects if obj["kind"] == "DaemonSet")
+    spec = workload["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    spec |= {"hostNetwork": True, "terminationGracePeriodSeconds": 5}
+    container |= {"image": kubelet.IMAGE, "imagePullPolicy": "Never", "command": [sys.executable, "-m", "drakkar.cli"]}
+    container["env"] += [
+        {"name": name, "value": str(value)}
+        for name, value in (
+            ("KUBERNETES_SERVICE_HOST", server.hostname),
+            ("KUBERNETES_SERVICE_PORT", server.port),
+            ("PYTHONPATH", ROOT / "src"),
+            ("PYTHONDONTWRITEBYTECODE", 1),
+        )
+    ]
+    for number, path in enumerate(
+        dict.fromkeys((sys.prefix, sys.base_prefix, str(ROOT / "src"), "/lib", "/lib64", "/usr/lib"))
+    ):
+        container["volumeMounts"].append({"name": f"python-{number}", "mountPath": path, "readOnly": True})
+        spec["volumes"].append({"name": f"python-{number}", "hostPath": {"path": path, "type": "Directory"}})
+    return objects
+
+
+def test_a_driver_as_a_daemonset(cluster: Site, namespace: str) -> None:
+    """As the chart deploys it, replaced by another of its pods while a pod of a user has a device."""
+
+    def rolled() -> None:
+        where = ("rollout", "status", "daemonset/drakkar-driver-example", "-n", chart.NAMESPACE, "--timeout=90s")
+        assert "successfully rolled out" in cluster.kubectl.run(*where, timeout=100)
+
+    first, second = free_ports(2)
+    cluster.apply(*daemonset(cluster, first))
+    try:
+        rolled()
+        cluster.published(EXAMPLE)
+        cluster.apply(template("one", namespace, EXAMPLE), pod("old", namespace, "one"))
+        cluster.running(namespace, "old")
+        before = [each["metadata"]["uid"] for each in of_driver(cluster.list("resourceslices", ""), EXAMPLE)]
+        cluster.apply(*daemonset(cluster, second))
+        cluster.apply(*(pod(f"while-{i}", namespace, "one") for i in range(3)))
+        rolled()
+        cluster.apply(pod("new", namespace, "one"))
+        cluster.running(namespace, "old", "new", *(f"while-{i}" for i in range(3)))
+        assert "EXAMPLE_GPU_" in cluster.shell(namespace, "new", "env")
+        assert cluster.events(namespace, "FailedPrepareDynamicResources") == []
+        assert [each["metadata"]["uid"] for each in of_driver(cluster.list("resourceslices", ""), EXAMPLE)] == before
+        cluster.until("pods", namespace, lambda pods: all(map(health, pods)))
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+    finally:
+        cluster.kubectl.run(
+            "delete", "daemonset/drakkar-driver-example", "-n", chart.NAMESPACE, "--timeout=60s", timeout=70
+        )
+    cluster.until("pods", chart.NAMESPACE, lambda pods: not pods)
+    assert list((cluster.node.kubelet_root / "plugins_registry").iterdir()) == []
