@@ -503,7 +503,19 @@ A silent node becomes NotReady after --node-grace of `drakkar up` (40 s); see do
         action.add_argument("names", nargs="+", metavar="NAME", help="node name")
         _target(action)
     _agent(actions)
-    hollow = _command(actions, "hollow", "node:hollow", "run hollow nodes of a fleet in this process")
+    hollow = _command(
+        actions,
+        "hollow",
+        "node:hollow",
+        "run hollow nodes of a fleet in this process, at any cluster",
+        """\
+examples:
+  drakkar node hollow --fleet tpu-16                   16 Nodes whose pods only seem to run
+  drakkar node hollow --fleet fleet.yaml host-0        one of them
+
+For clusters made for tests. The rights it needs: examples/tpu/on-a-cluster/hollow-nodes.yaml. After Ctrl-C the nodes
+are silent; kubectl delete node removes them.""",
+    )
     hollow.add_argument("names", nargs="*", metavar="NAME", help="which nodes of the fleet (default: all)")
     hollow.add_argument("--fleet", required=True, metavar="FILE|NAME", help="a Fleet file or a named fleet")
     hollow.add_argument("--end-with-parent", action="store_true", help="end when standard input closes")
