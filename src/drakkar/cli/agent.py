@@ -17,7 +17,7 @@ from drakkar.api.errors import EnvironmentProblem, UsageError
 from drakkar.api.kinds import SECRET
 from drakkar.cli.logs import configure
 from drakkar.cli.target import kubeconfig_of, targeted
-from drakkar.client import Client, kubeconfig, timestamp
+from drakkar.client import kubeconfig, timestamp
 from drakkar.client.clock import SystemClock
 
 _LETTERS = string.ascii_lowercase + string.digits
@@ -80,13 +80,16 @@ async def _run(args: argparse.Namespace) -> None:
         lease_duration=args.lease_duration,
         lease_period=args.lease_period,
     )
-    client = Client(own.config.transport("drakkar-node"), clock=clock)
+    client = join.connect(own, clock)
     network = choose_network(args.network, made, settings, args.pod_cidr)
     agent = Agent(client, clock, settings, made, own.tls, network=network)
     print(f"node {node}: root {root}, runtime {made.name}; Ctrl-C stops the agent, containers go on", flush=True)
+    keeping = asyncio.create_task(join.keep(own, root / "pki", node, address, clock, client), name="certificates")
     try:
         await agent.run()
     finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         await client.close()
 
 

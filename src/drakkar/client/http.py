@@ -83,6 +83,8 @@ class HttpTransport:
         self._asking = asyncio.Lock()
         self._user_agent = user_agent
         self._session: Any = None
+        #: Answers that are still being read.
+        self._streams: set[Any] = set()
 
     def _open(self) -> Any:
         import aiohttp
@@ -210,17 +212,24 @@ class HttpTransport:
     async def _chunks(self, answer: Any) -> AsyncIterator[bytes]:
         import aiohttp
 
+        self._streams.add(answer)
         try:
             async for chunk in answer.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"stream from {self._server} broke: {_why(error)}") from error
         finally:
+            self._streams.discard(answer)
             answer.close()
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; streams end with Unreachable."""
         if self._session is not None:
+            import aiohttp
+
+            for answer in self._streams:
+                # Who waits for more would not hear of a connection that is closed at this end.
+                answer.content.set_exception(aiohttp.ClientConnectionError("the connection was closed here"))
             await self._session.close()
             self._session = None
 

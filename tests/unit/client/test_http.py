@@ -136,6 +136,29 @@ def test_caches_live_through_a_restart_of_the_server() -> None:
     asyncio.run(scenario())
 
 
+def test_a_stream_ends_with_its_transport() -> None:
+    async def scenario() -> None:
+        async with Site(FakeServer()) as url:
+            transport = HttpTransport(url)
+            query = [("watch", "true"), ("allowWatchBookmarks", "true")]
+            answer = await transport.request(Request("GET", "/api/v1/pods", query))
+            stream = answer.stream
+            assert stream is not None
+
+            async def read() -> None:
+                async for _ in stream:
+                    pass
+
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0.1)
+            assert not reading.done()
+            await transport.close()
+            with pytest.raises(Unreachable, match="was closed here"):
+                await asyncio.wait_for(reading, 10)
+
+    asyncio.run(scenario())
+
+
 def token(name: str, exp: int) -> str:
     """A JSON Web Token that nobody has signed."""
     claims = base64.urlsafe_b64encode(json.dumps({"sub": name, "exp": exp}).encode()).decode().rstrip("=")

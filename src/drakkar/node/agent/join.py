@@ -2,13 +2,13 @@
 
 Both are asked for with CertificateSigningRequests, as kubelets do: the first with whatever credentials the agent was
 started with (an administrator's kubeconfig or a bootstrap token), the second as the node. They are kept under the root
-folder and asked for anew when they are about to expire. Private keys never leave the machine.
+folder and asked for anew when they are about to expire, at a start and while the agent runs. Private keys never leave
+the machine.
 """
 
 from __future__ import annotations
 
 import base64
-import datetime
 import ipaddress
 import json
 import logging
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drakkar.api.clock import Clock
-from drakkar.api.errors import ApiError, EnvironmentProblem, UsageError
+from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is, name_of
@@ -39,18 +39,25 @@ CSR = Kind("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificat
 CLIENT_SIGNER, SERVING_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"
 #: Begins the text that `drakkar token create` prints; what follows is base64 of JSON.
 JOIN_PREFIX = "drakkar1."
-#: A certificate with less than this left is replaced.
-_RENEW = datetime.timedelta(days=30)
+#: A certificate is replaced when it has less than this left in seconds, or less than this share of its life.
+_RENEW, _SHARE = 30 * 86400.0, 0.3
+#: Seconds between two looks at certificates in use, at most and at least.
+_LOOK_AGAIN, _SOON = 3600.0, 60.0
+#: How the agent calls itself at the API server.
+_AGENT = "drakkar-node"
+#: Seconds for requests that are under way when the agent's certificate is renewed.
+_IN_FLIGHT = 5.0
 #: Seconds for somebody to sign, and between two looks.
 _PATIENCE, _LOOK = 120.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's credentials: how it reaches the API server, and TLS for its endpoint."""
+    """A node's credentials: how it reaches the API server, TLS for its endpoint and the certificate shown there."""
 
     config: Config
     tls: ssl.SSLContext
+    serving: bytes
 
 
 def read_join(given: str) -> Config:
@@ -86,7 +93,7 @@ async def identity(config: Config, folder: Path, node: str, address: str, clock:
         raise UsageError("the kubeconfig names no certificate authority, by which the agent could know the API server")
     user = f"system:node:{node}"
     certificate, key = folder / "client.crt", folder / "client.key"
-    if not _good(certificate, user, (), config.ca):
+    if not _good(certificate, user, (), config.ca, clock.time()):
         client = Client(config.transport("drakkar-node-join"), clock=clock)
         try:
             usages = ["digital signature", "client auth"]
@@ -96,8 +103,8 @@ async def identity(config: Config, folder: Path, node: str, address: str, clock:
     own = replace(config, token=None, certificate=certificate.read_bytes(), key=key.read_bytes())
     serving, serving_key = folder / "serving.crt", folder / "serving.key"
     hosts = [address, node]
-    if not _good(serving, user, hosts, config.ca):
-        client = Client(own.transport("drakkar-node"), clock=clock)
+    if not _good(serving, user, hosts, config.ca, clock.time()):
+        client = Client(own.transport(_AGENT), clock=clock)
         try:
             usages = ["digital signature", "server auth"]
             await _obtain(client, clock, SERVING_SIGNER, usages, serving, serving_key, user, hosts)
@@ -107,7 +114,36 @@ async def identity(config: Config, folder: Path, node: str, address: str, clock:
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(serving, serving_key)
-    return Identity(own, context)
+    return Identity(own, context, serving.read_bytes())
+
+
+def connect(own: Identity, clock: Clock) -> Client:
+    """A client that acts as the node."""
+    return Client(own.config.transport(_AGENT), clock=clock)
+
+
+async def keep(own: Identity, folder: Path, node: str, address: str, clock: Clock, client: Client) -> None:
+    """Renew the node's certificates in time, until cancelled; what fails is tried again.
+
+    ``client`` goes on with the new one, and so does the endpoint for whoever connects from then on.
+    """
+    while True:
+        due = min(_due(own.config.certificate or b""), _due(own.serving)) - clock.time()
+        await clock.sleep(min(_LOOK_AGAIN, max(_SOON, due)))
+        try:
+            new = await identity(own.config, folder, node, address, clock)
+            if new.serving != own.serving:
+                own.tls.load_cert_chain(folder / "serving.crt", folder / "serving.key")
+            if new.config.certificate != own.config.certificate:
+                logger.info("node %s has a new certificate for the API server", node)
+                old, client.transport = client.transport, new.config.transport(_AGENT)
+                await clock.sleep(_IN_FLIGHT)
+                # Watches hold on to the old certificate until they are cut off; then they begin anew.
+                await old.close()
+        except (DrakkarError, OSError) as error:
+            logger.warning("certificates of node %s cannot be renewed yet: %s", node, error)
+        else:
+            own = replace(own, config=new.config, serving=new.serving)
 
 
 async def _obtain(
@@ -191,7 +227,16 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _good(path: Path, user: str, hosts: Sequence[str], authority: bytes) -> bool:
+def _due(pem: bytes) -> float:
+    """When a certificate is to be replaced (Unix time)."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificate(pem)
+    begin, end = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return end - min(_RENEW, (end - begin) * _SHARE)
+
+
+def _good(path: Path, user: str, hosts: Sequence[str], authority: bytes, now: float) -> bool:
     """Whether a certificate is there, of this user and authority, good for these hosts and for some time to come."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -207,7 +252,7 @@ def _good(path: Path, user: str, hosts: Sequence[str], authority: bytes) -> bool
     (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME) or (None,)
     if name is None or name.value != user:
         return False
-    if certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) < _RENEW:
+    if now >= _due(path.read_bytes()):
         return False
     if not hosts:
         return True
