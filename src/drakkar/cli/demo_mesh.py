@@ -36,6 +36,8 @@ _PROGRAMS = {
 }
 #: Module of the machine's own Python → Debian package.
 _MODULES = {"mpi4py": "python3-mpi4py", "websocket": "python3-websocket"}
+#: Longest path of the demo's folder: names of sockets below it, which have 61 bytes more, may have 105.
+_LONGEST = 44
 #: Seconds for the story to end when it is told to, before it is killed.
 _PATIENCE = 30.0
 
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--json {args.json}: cannot be written: {error.strerror or error}") from error
     folder = Path(tempfile.mkdtemp(prefix="drakkar-"))
     try:
+        if len(os.fsencode(folder)) > _LONGEST:
+            raise EnvironmentProblem(f"demo mesh: {folder.parent} is too long a path for sockets; set TMPDIR=/tmp")
         return _supervise(folder, args)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -115,4 +119,5 @@ def _supervise(folder: Path, args: argparse.Namespace) -> int:
         late.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 130 if stopped else code
+    # One that had to be killed says nothing.
+    return 130 if stopped and code > 130 else code

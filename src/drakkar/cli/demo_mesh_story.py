@@ -110,7 +110,8 @@ class Parts:
 
 async def main(options: Options) -> int:
     """Tell the story until it is told or standard input closes."""
-    story = asyncio.create_task(_Story(options).run(), name="story")
+    teller = _Story(options)
+    story = asyncio.create_task(teller.run(), name="story")
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -123,7 +124,7 @@ async def main(options: Options) -> int:
     try:
         return await story
     except asyncio.CancelledError:
-        return 130
+        return 130 if teller.held is None else teller.held
 
 
 class _Story:
@@ -133,6 +134,8 @@ class _Story:
         self._folder = Path(options.folder)
         self._nodes = self._folder / "n"
         self._logs = Path(options.logs) if options.logs else self._folder / "logs"
+        #: The code of a story that is told, whose nodes stay until the user ends them.
+        self.held: int | None = None
 
     async def run(self) -> int:
         async with contextlib.AsyncExitStack() as stack:
@@ -166,6 +169,7 @@ class _Story:
         code = self._report(within, without)
         if self._options.hold:
             print(f"\n  export KUBECONFIG={kubeconfig}\n\nThe nodes stay; Ctrl-C ends them.", flush=True)
+            self.held = code
             await asyncio.Event().wait()
         return code
 

@@ -150,3 +150,14 @@ def test_it_takes_root(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_written_is_told_before_the_story(machine: Path, capsys: Any) -> None:
     assert main(["demo", "mesh", "--json", str(machine / "no" / "such")]) == 2
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_folder_too_long_for_sockets_is_told_before_the_story(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    folder = machine / ("x" * 60)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert main(["demo", "mesh"]) == 2
+    assert "is too long a path for sockets; set TMPDIR=/tmp" in capsys.readouterr().err
+    assert [*folder.iterdir()] == []
