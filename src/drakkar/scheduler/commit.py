@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -36,7 +36,7 @@ from drakkar.api.objects import (
 from drakkar.api.resource import v1 as resource
 from drakkar.api.resource.strategy import lost_fields
 from drakkar.api.tree import child
-from drakkar.client import Cache, Client, timestamp
+from drakkar.client import Cache, Client, Unreachable, timestamp
 from drakkar.inventory.draws import recorded
 from drakkar.scheduler.binding import Binding, binding_state, deadline
 from drakkar.scheduler.claims import consumer_of, reserved_for, same_allocation
@@ -46,12 +46,18 @@ from drakkar.scheduler.pods import PodView, is_waiting
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: What devices cost the node, in the pod's status.
 CHARGES = "nodeAllocatableResourceClaimStatuses"
 #: Attempts of one conditional write on newer and newer state.
 ATTEMPTS = 5
 #: Longest wait for an own write on the watch, in seconds (spec/groups.md 3.2).
 COME_BACK = 5.0
+#: Seconds after which a server has given up a request that it never answered; kube-apiserver does so after 60.
+FATE = 65.0
+#: First and longest pause between two attempts to learn what has become of a write, in seconds; it doubles.
+FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
 
 
 class Lost(DrakkarError):
@@ -204,7 +210,7 @@ class Committer:
                     finalizers = [*finalizers_of(claim), DELETE_PROTECTION]
                     claim = await self._patch(claim, {"metadata": {"finalizers": finalizers}})
                 status = {"allocation": body, "reservedFor": self._consumers(claim, pod)}
-                written = await self._patch(claim, {"status": status}, "status")
+                written = await self._until_known(lambda c=claim, s=status: self._patch(c, {"status": s}, "status"))
             except ApiError as error:
                 if _is_denied(error):
                     # By the guard of a newer leader, most likely: the devices are somebody else's.
@@ -214,6 +220,25 @@ class Committer:
             await self._check_kept(written, status)
             return written
         raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be allocated")
+
+    async def _until_known(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Repeats a conditional write that may have been carried out or may yet be, until the server's answer says.
+
+        Given up at once, the same devices would go to others while the first write is still on its way. Repeated, it
+        either takes effect, and the first cannot any more, or conflicts with what the first has done.
+        """
+        until = self._clock.monotonic() + FATE
+        pause = FIRST_LOOK
+        while True:
+            try:
+                return await write()
+            except (ApiError, Unreachable) as error:
+                known = isinstance(error, ApiError) and error.code < 500
+                if known or self._clock.monotonic() > until:
+                    raise
+                logger.info("a write may have been carried out, or not: %s; again in %.1f s", error, pause)
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_LOOK)
 
     async def _check_kept(self, claim: resource.ResourceClaim, sent: dict[str, Any]) -> None:
         """Takes an allocation back that lost what keeps its devices from being used too early or by too many."""
@@ -311,7 +336,7 @@ class Committer:
                 "target": {"apiVersion": "v1", "kind": "Node", "name": node},
             }
             try:
-                await self._client.create(POD, binding, subresource="binding")
+                await self._until_known(lambda b=binding: self._client.create(POD, b, subresource="binding"))
                 return Result.BOUND
             except ApiError as error:
                 if error.code == 404:

@@ -195,7 +195,7 @@ def test_what_was_written_is_taken_back_when_the_pod_is_not_bound() -> None:
         async def handle(request: Any) -> Any:
             if request.path.endswith("/p/binding") and not refused.is_set():
                 refused.set()
-                return Response(500, body=b"{}")
+                return Response(429, body=b"{}")
             return await server.handle(request)
 
         async with Running(server, handle) as scheduler:

@@ -16,7 +16,7 @@ import pytest
 
 from drakkar.api.kinds import DEVICECLASS, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.wire import Request, Response
-from drakkar.client import Client, MemoryTransport, SystemClock
+from drakkar.client import Client, MemoryTransport, SystemClock, Unreachable
 from drakkar.scheduler import Scheduler
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.scheduler.build import claim, device_class, node, node_slice, pod
@@ -84,9 +84,9 @@ SEEDS = range(int(os.environ.get("RACES", "3")))
 COUNT = 5
 
 
-def contested(names: tuple[str, ...]) -> Checked:
+def contested(names: tuple[str, ...], make: type[Checked] = Checked) -> Checked:
     """Five pods with a claim each, four devices; the pods are meant for schedulers of these names in turn."""
-    server = Checked()
+    server = make()
     server.faults = []
     for kind, obj in (
         *((NODE, node(name)) for name in ("a", "b")),
@@ -130,5 +130,53 @@ def test_two_leaders(names: tuple[str, ...], seed: int) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+class Watched(Checked):
+    """Looks at every revision."""
+
+    def _store(self, key: tuple[str, str, str], event: str, obj: dict[str, Any]) -> dict[str, Any]:
+        stored = super()._store(key, event, obj)
+        self.faults += [f"{device} is held by {names}" for device, names in holders(self).items() if len(names) > 1]
+        return stored
+
+
+class Losing(MemoryTransport):
+    """Cuts every other write of an allocation or Binding; the server carries it out a little later all the same."""
+
+    def __init__(self, server: FakeServer, rng: random.Random):
+        super().__init__(server.handle)
+        self.rng = rng
+        self.cut = 0
+        self.late: set[asyncio.Task[Response]] = set()
+
+    async def request(self, request: Request) -> Response:
+        written = RESOURCECLAIM.plural in request.path or request.path.endswith("/binding")
+        if request.method != "GET" and written and self.rng.random() < 0.5:
+            self.cut += 1
+            self.late.add(asyncio.create_task(self._carry_out(request)))
+            raise Unreachable("cut")
+        return await super().request(request)
+
+    async def _carry_out(self, request: Request) -> Response:
+        await asyncio.sleep(self.rng.random() * 0.3)
+        return await super().request(request)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_writes_that_are_carried_out_after_their_connection_was_cut(seed: int) -> None:
+    async def scenario() -> None:
+        server = contested(("one",), Watched)
+        transport = Losing(server, random.Random(seed))
+        task = asyncio.create_task(Scheduler(Client(transport), SystemClock(), scheduler_names={"one"}).run())
+        await until(lambda: len(bound(server)) == 4, 20)
+        await asyncio.gather(*transport.late)
+        assert transport.cut
+        assert server.faults == []
+        assert len(bound(server)) == 4
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(scenario())
