@@ -127,9 +127,10 @@ async def keep(own: Identity, folder: Path, node: str, address: str, clock: Cloc
 
     ``client`` goes on with the new one, and so does the endpoint for whoever connects from then on.
     """
+    pause = _SOON
     while True:
         due = min(_due(own.config.certificate or b""), _due(own.serving)) - clock.time()
-        await clock.sleep(min(_LOOK_AGAIN, max(_SOON, due)))
+        await clock.sleep(min(_LOOK_AGAIN, max(pause, due)))
         try:
             new = await identity(own.config, folder, node, address, clock)
             if new.serving != own.serving:
@@ -137,12 +138,17 @@ async def keep(own: Identity, folder: Path, node: str, address: str, clock: Cloc
             if new.config.certificate != own.config.certificate:
                 logger.info("node %s has a new certificate for the API server", node)
                 old, client.transport = client.transport, new.config.transport(_AGENT)
-                await clock.sleep(_IN_FLIGHT)
-                # Watches hold on to the old certificate until they are cut off; then they begin anew.
-                await old.close()
+                try:
+                    await clock.sleep(_IN_FLIGHT)
+                finally:
+                    # Watches hold on to the old certificate until they are cut off; then they begin anew.
+                    await old.close()
         except (DrakkarError, OSError) as error:
             logger.warning("certificates of node %s cannot be renewed yet: %s", node, error)
+            # Every attempt leaves a request that somebody may have to look at.
+            pause = min(2 * pause, _LOOK_AGAIN)
         else:
+            pause = _SOON
             own = replace(own, config=new.config, serving=new.serving)
 
 
