@@ -62,8 +62,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield made
 
 
-def scheduler(site: Site, mode: str) -> Part:
+def grant(site: Site, mode: str) -> None:
     site.grant(f"scheduler.mode={mode}", "controllers.only={eviction,node-loss}")
+
+
+def scheduler(site: Site, mode: str) -> Part:
+    grant(site, mode)
     return site.part("scheduler", "scheduler", "--mode", mode, *LEASES)
 
 
@@ -112,7 +116,7 @@ def test_a_leader_is_killed_in_the_middle_of_its_work(site: Site, capsys: pytest
     # Nobody makes it here.
     kubectl.run("create", "serviceaccount", "default", "-n", REPLICAS)
     kubectl.run("apply", "-f", str(EXAMPLES.parent / "deviceclass.yaml"))
-    site.grant("scheduler.mode=own")
+    grant(site, "own")
     before = len(site.written())
     account = site.account("scheduler")
     with Replica(account, "--mode", "own", *LEASES) as one, Replica(account, "--mode", "own", *LEASES) as two:
