@@ -69,14 +69,19 @@ def build(names: Sequence[str]) -> MeshNetwork:
             _do("ip", "address", "add", f"{subnet[1]}/24", "dev", link)
     except (ContainerProblem, OSError) as error:
         raise EnvironmentProblem(f"demo mesh: {error}") from None
-    _do("ip", "link", "set", link, "up")
-    _do("ip", "-n", _SWITCH, "link", "set", "host", "master", "bridge", "up")
     machines = tuple(
         Machine(name, str(subnet[_FIRST + number]), f"10.88.{number + 1}.0/24") for number, name in enumerate(names)
     )
-    for number, machine in enumerate(machines):
-        _connect(machine, f"node{number}", [other for other in machines if other is not machine])
-    return MeshNetwork(str(subnet[1]), link, machines)
+    network = MeshNetwork(str(subnet[1]), link, machines)
+    try:
+        _do("ip", "link", "set", link, "up")
+        _do("ip", "-n", _SWITCH, "link", "set", "host", "master", "bridge", "up")
+        for number, machine in enumerate(machines):
+            _connect(machine, f"node{number}", [other for other in machines if other is not machine])
+    except EnvironmentProblem:
+        network.remove()
+        raise
+    return network
 
 
 def _connect(machine: Machine, port: str, others: Sequence[Machine]) -> None:

@@ -89,10 +89,12 @@ class Parts:
         self._watching.append(asyncio.create_task(self._watch(name, part), name=f"watch {name}"))
 
     async def _watch(self, name: str, part: asyncio.subprocess.Process) -> None:
-        await part.wait()
+        code = await part.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         lines = (self._logs / f"{name}.log").read_text(errors="replace").splitlines()
         if not self.failed.done():
-            self.failed.set_exception(DrakkarError(f"{name} ended: {lines[-1] if lines else 'without a word'}"))
+            words = "\n".join(["; its log ends:", *lines[-3:]]) if lines else ""
+            self.failed.set_exception(DrakkarError(f"{name} {how}{words}"))
 
     async def stop(self) -> None:
         """End all."""
