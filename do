@@ -80,6 +80,11 @@ kill)
     [ "$what" = node ] || .venv/bin/python -m tests.support.killer "$@"
     [ "$what" = plane ] || .venv/bin/python -m tests.support.nodekiller "$@"
     ;;
+weather)
+    shift
+    setup
+    .venv/bin/python -m tests.support.weather "$@"
+    ;;
 fuzz)
     shift
     setup
@@ -111,7 +116,7 @@ manifests)
     .venv/bin/python -m tests.support.chart
     ;;
 help)
-    say "usage: ./do demo|test|setup|lint|slow|upstream|kubelet|kill|fuzz|bench|image|manifests|lock
+    say "usage: ./do demo|test|setup|lint|slow|upstream|kubelet|kill|weather|fuzz|bench|image|manifests|lock
   demo   set up and run the 64-chip story on this machine
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
@@ -119,6 +124,7 @@ help)
   upstream  build upstream's components once (minutes, needs Go) and test with them
   kubelet  a real kubelet and containerd with our drivers, as root; says 'not run: why' where this machine cannot
   kill   the long kill loops over all failpoints: ./do kill [plane|node] (see CONTRIBUTING.md)
+  weather  all parts behind a proxy that refuses, delays, loses and repeats (--seconds, --seed, --runs, --beyond)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
   image  build the image without any engine: ./do image --base FOLDER --out LAYOUT

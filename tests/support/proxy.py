@@ -4,8 +4,8 @@ Each component gets a door of its own, a plain HTTP address on loopback; behind 
 with the component's own certificate. What happens to a request follows from the seed, the door, the verb, the resource
 and how many requests of that kind there were, so a run is as repeatable as its parts are. Every request is counted.
 
-A server may do all of :data:`STORM`. :data:`BEYOND` has what no server may: changes that a watch never tells, and tells
-in the wrong order, and writes that are carried out long after their connection was cut.
+A server may do all of :data:`STORM`. :data:`BEYOND` has what none should: changes that a watch never tells, or tells
+in the wrong order, lists of old states, and writes that are carried out long after their connection was cut.
 """
 
 from __future__ import annotations
@@ -83,12 +83,11 @@ STORM = Weather(
     late=0.1,
     never=0.005,
     unauthorized=0.02,
-    stale_list=0.3,
     watch_cut=0.02,
     watch_expired=0.01,
     watch_twice=0.03,
 )
-BEYOND = replace(STORM, late_write=0.03, watch_swapped=0.02, watch_lost=0.01)
+BEYOND = replace(STORM, late_write=0.03, stale_list=0.3, watch_swapped=0.02, watch_lost=0.01)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import sys
 import tempfile
@@ -84,8 +85,12 @@ class Witness:
     """Sees every change at the server itself."""
 
     client: Client
+    #: Devices that were recorded for two claims at a revision; those of them that two bound pods could use.
     found: list[str] = field(default_factory=list[str])
+    used: list[str] = field(default_factory=list[str])
     changes: int = 0
+    _bound: set[str] = field(default_factory=set[str])
+    _consumers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     _held: dict[str, AllocationResult] = field(default_factory=dict[str, AllocationResult])
     _slices: dict[str, ResourceSlice] = field(default_factory=dict[str, ResourceSlice])
     _gone: dict[tuple[str, str], Device] = field(default_factory=dict[tuple[str, str], Device])
@@ -96,6 +101,7 @@ class Witness:
         caches = Caches(self.client)
         caches.of(kinds.RESOURCESLICE).subscribe(self._slice)
         caches.of(kinds.RESOURCECLAIM).subscribe(self._claim)
+        caches.of(kinds.POD).subscribe(self._pod)
         try:
             await caches.start()
             await asyncio.Event().wait()
@@ -110,20 +116,36 @@ class Witness:
         else:
             self._slices[name_of(new)] = new
 
+    def _pod(self, event: str, old: Any, new: Any) -> None:
+        if event != "DELETED" and pod_node(new) and not pod_is_done(new):
+            self._bound.add(uid_of(new))
+            self._judge(f"pod {key_of(new)} is bound")
+        else:
+            self._bound.discard(uid_of(new))
+
     def _claim(self, event: str, old: Any, new: Any) -> None:
         self.changes += 1
         self._held.pop(uid_of(new), None)
         if event != "DELETED" and new.status.allocation is not None:
             self._held[uid_of(new)] = new.status.allocation
+            self._consumers[uid_of(new)] = {entry.uid for entry in new.status.reservedFor or ()}
+        self._judge(f"{key_of(new)} at revision {new.metadata.resourceVersion}")
+
+    def _judge(self, what: str) -> None:
         # The newest counters of a pool; hosts do not come and go here, so one generation is as good as another.
         newest = {item.spec.pool.name: item.spec.pool.generation for item in self._slices.values()}
         for item in self._slices.values():
             newest[item.spec.pool.name] = max(newest[item.spec.pool.name], item.spec.pool.generation)
         current = [item for item in self._slices.values() if item.spec.pool.generation == newest[item.spec.pool.name]]
         wrong = [text for text in faults(current, self._held, self._gone) if "does not exist" not in text]
-        if wrong and not self._double:
-            self.found.append(f"at revision {new.metadata.resourceVersion} ({key_of(new)}): {'; '.join(wrong)}")
-        self._double = bool(wrong)
+        if not wrong:
+            self._double = False
+            return
+        if not self._double:
+            self.found.append(f"{what}: {'; '.join(wrong)}")
+        self._double = True
+        held = {uid: allocation for uid, allocation in self._held.items() if self._consumers[uid] & self._bound}
+        self.used += [f"{what}: {text}" for text in faults(current, held, self._gone) if "does not exist" not in text]
 
 
 @dataclass
@@ -379,6 +401,7 @@ async def weather(
                 await asyncio.gather(watching, return_exceptions=True)
         doors = made.doors
     report = Report(seed, seconds, day.pods, witness.changes, afterwards, doors, idle, witness.found)
+    assert not witness.used, f"seed {seed}: used twice: {witness.used}\n{report.text()}"
     for name, door in doors.items():
         peak, kind = door.count.peak()
         assert peak <= HOT, f"seed {seed}: {name} is hot: {peak:.0f} times {' '.join(kind)} a second\n{report.text()}"
@@ -437,6 +460,9 @@ async def _run(seeds: range, seconds: float, beyond: bool) -> None:
             folder = Path(name)
             async with embedded(folder) as plane:
                 storm = BEYOND if beyond else STORM
+                if beyond:
+                    # What is never told comes to light when the state is read anew, which else is once an hour.
+                    os.environ["DRAKKAR_RELIST_SECONDS"] = "10"
                 report = await weather(plane, folder, seed=seed, seconds=seconds, storm=storm, say=_say)
                 _say(report.text())
                 assert beyond or not report.doubles, report.text()
