@@ -26,6 +26,7 @@ from drakkar.api.kinds import LEASE
 from drakkar.api.meta import Object
 from drakkar.api.times import parse_timestamp
 from drakkar.api.tree import child
+from drakkar.cli import process
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
 from drakkar.client import Client, Election, Unreachable
@@ -59,6 +60,7 @@ class Replica:
         self._make = make
         self._part = make(client)
         self._fresh = True
+        self._settling: asyncio.Task[None]
         #: What else the replica that works has to do, as long as the part works.
         self.besides: Callable[[Part], Coroutine[Any, Any, None]] | None = None
         self._elects: bool = args.leader_elect
@@ -102,6 +104,17 @@ class Replica:
 
     async def run(self) -> None:
         """Works, whenever it is this replica's turn, until cancelled."""
+        self._settling = asyncio.create_task(self._settle(self._part), name="settling")
+        try:
+            await self._run()
+        finally:
+            self._settling.cancel()
+
+    async def _settle(self, part: Part) -> None:
+        await part.ready.wait()
+        process.settle()
+
+    async def _run(self) -> None:
         if not self._elects:
             await self._work()
             return
@@ -120,7 +133,10 @@ class Replica:
     async def _work(self) -> None:
         if not self._fresh:
             # What an earlier term had decided and not written is void.
+            self._settling.cancel()
+            process.unsettle()
             self._part = self._make(self.client)
+            self._settling = asyncio.create_task(self._settle(self._part), name="settling")
         self._fresh = False
         besides = asyncio.create_task(self.besides(self._part), name="besides") if self.besides is not None else None
         try:
@@ -173,9 +189,7 @@ def _forever(
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
 
-    import uvloop
-
-    uvloop.run(at_work())
+    process.run(at_work())
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import shutil
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from drakkar.apiserver.limits import Limits
 from drakkar.apiserver.streaming.agents import Agents
 from drakkar.apiserver.tokens import signing_key
 from drakkar.cli.backup import ETCD_NOTE
+from drakkar.cli.process import settle
 from drakkar.client import Client, MemoryTransport
 from drakkar.client.clock import SystemClock
 from drakkar.store import SharedBackend
@@ -182,10 +182,7 @@ class Plane:
         except BaseException:
             await self._stack.aclose()
             raise
-        # What start-up made will stay; the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 50, 50)
+        settle()
         return self
 
     async def __aexit__(

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import time
 
+from drakkar.cli import process
 from drakkar.cli.logs import configure
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
 from drakkar.cli.running import announced
@@ -15,7 +16,7 @@ from drakkar.cli.running import announced
 def run(args: argparse.Namespace) -> int:
     """Start, print how to reach it, and run until interrupted."""
     configure("WARNING")
-    return asyncio.run(_run(args))
+    return process.run(_run(args))
 
 
 async def _run(args: argparse.Namespace) -> int:
