@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 
 from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
 from drakkar.cli.parser import build
@@ -17,9 +18,13 @@ def main(argv: list[str] | None = None) -> int:
     args = build().parse_args(argv)
     # "module:function"; imported only now, so that each command pays for its own imports alone.
     module, function = args.run.split(":")
+    return guarded(lambda: getattr(importlib.import_module(f"drakkar.cli.{module}"), function)(args))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """The exit code of a command; what goes wrong in a known way becomes a line on standard error."""
     try:
-        run = getattr(importlib.import_module(f"drakkar.cli.{module}"), function)
-        return int(run(args))
+        return int(run())
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -25,6 +25,7 @@ from drakkar.api import kinds, names
 from drakkar.api.errors import ApiError, DrakkarError, UsageError
 from drakkar.api.meta import Object
 from drakkar.cli.manifests import apply, read_objects
+from drakkar.cli.outputs import check_writable
 from drakkar.cli.picture import grid, timeline
 from drakkar.cli.plane import Plane, PlaneOptions, data_folder
 from drakkar.cli.target import connect, kubeconfig_of
@@ -89,13 +90,7 @@ class _Seen:
 
 def run(args: argparse.Namespace) -> int:
     """Tell the story; 0 only if the observer saw every step."""
-    if args.json:
-        # Now rather than after the story.
-        try:
-            with Path(args.json).open("a"):
-                pass
-        except OSError as error:
-            raise UsageError(f"--json {args.json}: cannot be written: {error.strerror or error}") from error
+    check_writable("--json", args.json)
     return asyncio.run(_run(args))
 
 

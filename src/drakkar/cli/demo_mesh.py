@@ -21,7 +21,8 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from drakkar.api.errors import EnvironmentProblem, UsageError
+from drakkar.api.errors import EnvironmentProblem
+from drakkar.cli.outputs import check_writable
 
 #: The machine's own Python, which containers of image ``host`` have.
 PYTHON = "/usr/bin/python3"
@@ -45,13 +46,7 @@ _PATIENCE = 30.0
 def run(args: argparse.Namespace) -> int:
     """Run the story; 0 only if every pair was as the claims say."""
     check()
-    if args.json:
-        # Now rather than after the story.
-        try:
-            with Path(args.json).open("a"):
-                pass
-        except OSError as error:
-            raise UsageError(f"--json {args.json}: cannot be written: {error.strerror or error}") from error
+    check_writable("--json", args.json)
     folder = Path(tempfile.mkdtemp(prefix="drakkar-"))
     try:
         if len(os.fsencode(folder)) > _LONGEST:

@@ -22,10 +22,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
+from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem
 from drakkar.api.kinds import EVENT, JOB, NODE, POD, RESOURCECLAIM, RESOURCESLICE, STATEFULSET
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is, name_of
+from drakkar.cli import guarded
 from drakkar.cli.demo_mesh_figures import Measurement, judge, measurement_of, summary, table
 from drakkar.cli.demo_mesh_network import RATE, Machine, MeshNetwork, build
 from drakkar.cli.logs import configure
@@ -406,19 +407,7 @@ def _file(name: str) -> Path:
     return Path(str(files("drakkar.sim") / "stories" / "mesh" / name))
 
 
-def cli() -> int:
-    """Parse the options and run; errors as those of all commands."""
-    configure("ERROR")
-    options = msgspec.json.decode(sys.argv[1].encode(), type=Options)
-    try:
-        return asyncio.run(main(options))
-    except (EnvironmentProblem, UsageError) as problem:
-        print(f"drakkar: {problem}", file=sys.stderr)
-        return 2
-    except DrakkarError as error:
-        print(f"drakkar: {error}", file=sys.stderr)
-        return 1
-
-
 if __name__ == "__main__":
-    sys.exit(cli())
+    configure("ERROR")
+    told = msgspec.json.decode(sys.argv[1].encode(), type=Options)
+    sys.exit(guarded(lambda: asyncio.run(main(told))))
