@@ -22,8 +22,9 @@ import msgspec
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, DrakkarError
 from drakkar.api.kinds import POD, RESOURCECLAIM
-from drakkar.api.names import DELETE_PROTECTION
+from drakkar.api.names import DELETE_PROTECTION, POD_SCHEDULED, REASON_UNSCHEDULABLE
 from drakkar.api.objects import (
+    condition,
     finalizers_of,
     is_deleting,
     key_of,
@@ -54,6 +55,15 @@ CHARGES = "nodeAllocatableResourceClaimStatuses"
 ATTEMPTS = 5
 #: Longest wait for an own write on the watch, in seconds (spec/groups.md 3.2).
 COME_BACK = 5.0
+#: Annotation of a claim with which a later attempt or another leader went on: the version that it went on from.
+CONFIRMED = "drakkar.dev/confirmed"
+#: Of a pod that has not been told yet why it waits.
+_DEALLOCATED = {
+    "type": POD_SCHEDULED,
+    "status": "False",
+    "reason": REASON_UNSCHEDULABLE,
+    "message": "its devices are taken back, to be chosen anew",
+}
 #: Seconds after which a server has given up a request that it never answered; kube-apiserver does so after 60.
 FATE = 65.0
 #: First and longest pause between two attempts to learn what has become of a write, in seconds; it doubles.
@@ -99,6 +109,9 @@ class Committer:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         #: ``conflict_foreign`` counts allocations that gave way because another claim had been first.
         self._metrics = metrics
+        #: Claims of groups that this process has written; claims as it has freed them, by uid.
+        self._renewed: set[str] = set()
+        self._released: dict[str, resource.ResourceClaim] = {}
 
     async def write_claims(self, pod: PodView, placement: Placement) -> tuple[PodView, list[resource.ResourceClaim]]:
         """Writes everything but the Binding; answers the pod as it is then, and its claims as the watch shows them.
@@ -113,8 +126,9 @@ class Committer:
             written.append(await self._allocate(pod, claim, allocation))
         for claim in placement.joined:
             await self._reserve(pod, claim)
+        held = [await self._renew(pod, claim) for claim in placement.held]
         # Allocations of an earlier run, too, have to have won before the pod is bound.
-        seen = [await self._confirm(pod, claim) for claim in (*written, *placement.joined, *placement.held)]
+        seen = [await self._confirm(pod, claim) for claim in (*written, *placement.joined, *held)]
         return await self._note(pod, placement, special), seen
 
     async def prepared(self, claims: Sequence[resource.ResourceClaim]) -> None:
@@ -270,6 +284,33 @@ class Committer:
                     claim = await self._newer(claim, error)
         raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be reserved")
 
+    async def _renew(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
+        """Writes a claim that needs no writing, so that nobody who knows it only as it was can take it back now.
+
+        A claim of a group once only: all its pods go on with it.
+        """
+        if all(entry.uid != pod.uid for entry in claim.status.reservedFor or ()):
+            if uid_of(claim) in self._renewed:
+                return claim
+            self._renewed.add(uid_of(claim))
+        decided = claim
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._patch(claim, {"metadata": {"annotations": {CONFIRMED: resource_version_of(claim)}}})
+            except ApiError as error:
+                claim = await self._newer(claim, error)
+                if not _still(claim, decided) or not reserved_for(claim, pod):
+                    raise Lost(f"resourceclaim {name_of(claim)} was taken back in the meantime") from error
+        raise Lost(f"resourceclaim {name_of(claim)} changes too fast to be confirmed")
+
+    async def stand(self, pod: PodView, claims: Sequence[resource.ResourceClaim]) -> None:
+        """Sees to it that the claims stay as they are although the pod has changed; Lost when one has not.
+
+        Somebody may have changed the pod in order to take them back.
+        """
+        for claim in claims:
+            await self._confirm(pod, await self._renew(pod, claim))
+
     def _consumers(self, claim: resource.ResourceClaim, pod: PodView) -> list[dict[str, Any]]:
         present: list[dict[str, Any]] = msgspec.to_builtins(claim.status.reservedFor or [])
         return present if reserved_for(claim, pod) else [*present, consumer_of(self._cluster, claim, pod)]
@@ -297,7 +338,7 @@ class Committer:
 
     async def _confirm(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
         """Waits until the allocation is seen on the watch, and sees to it that it was the first."""
-        if not await self._claims.reached(claim, COME_BACK):
+        if not await self._claims.reached(self._released.get(uid_of(claim), claim), COME_BACK):
             raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
         seen = self._claims.get(namespace_of(claim), name_of(claim))
         if seen is None or not _still(seen, claim):
@@ -306,7 +347,7 @@ class Committer:
         if rival is not None:
             self._metrics["conflict_foreign"] += 1
             logger.warning("claim %s: a device was held by claim %s before, taking it back", key_of(claim), rival.uid)
-            if all(entry.uid == pod.uid for entry in seen.status.reservedFor or ()):
+            if all(entry.uid == pod.uid for entry in seen.status.reservedFor or ()) and await self.void(pod):
                 await self.release(seen)
             raise Lost(f"a device of resourceclaim {name_of(claim)} had been given to another claim before")
         if self._cluster.settle(claim):
@@ -314,14 +355,47 @@ class Committer:
         return seen
 
     async def release(self, claim: resource.ResourceClaim) -> resource.ResourceClaim:
-        """Takes the allocation of exactly this state of the claim back."""
-        return await self._patch(
-            claim, {"status": {"allocation": None, "reservedFor": None, "devices": None}}, "status"
-        )
+        """Takes the allocation of exactly this state of the claim back.
+
+        Of a claim of a pod that is not bound, after :meth:`void`.
+        """
+        body = {"status": {"allocation": None, "reservedFor": None, "devices": None}}
+        freed = self._released[uid_of(claim)] = await self._patch(claim, body, "status")
+        return freed
 
     # the pod
 
-    async def bind(self, pod: PodView, node: str) -> Result:
+    async def void(self, pod: PodView) -> bool:
+        """Changes the pod, so that no Binding succeeds that was decided before; False when it is bound or gone.
+
+        A scheduler that led before and was paused may be about to bind it.
+        """
+        obj: dict[str, Any] | None = pod.obj
+        for _ in range(ATTEMPTS):
+            if obj is None or pod_node(obj):
+                return False
+            told = condition(obj, POD_SCHEDULED) or _DEALLOCATED
+            probed = timestamp(self._clock.time())
+            if told.get("lastProbeTime") == probed:
+                probed = timestamp(self._clock.time() + 1)
+            metadata = {"uid": pod.uid, "resourceVersion": resource_version_of(obj)}
+            body = {"metadata": metadata, "status": {"conditions": [{**told, "lastProbeTime": probed}]}}
+            try:
+                await self._client.patch(POD, pod.name, pod.namespace, body, "strategic", "status")
+                return True
+            except ApiError as error:
+                if error.code not in (404, 409):
+                    raise
+                obj = await self.pod_now(pod)
+        raise Lost(f"pod {pod.key} changes too fast for its devices to be taken back")
+
+    def forget(self, claim: resource.ResourceClaim) -> None:
+        """The claim is gone."""
+        self._renewed.discard(uid_of(claim))
+        self._released.pop(uid_of(claim), None)
+
+    async def bind(self, pod: PodView, node: str, claims: Sequence[resource.ResourceClaim] = ()) -> Result:
+        """Posts the Binding of exactly this state of the pod, or of a later one for which the claims still stand."""
         obj = pod.obj
         for attempt in (1, 2):
             binding = {
@@ -350,7 +424,8 @@ class Committer:
                     return Result.BOUND if pod_node(fresh) == node else Result.GONE
                 if attempt == 2 or not is_waiting(fresh) or fresh.get("spec") != obj.get("spec"):
                     raise Lost(f"pod {pod.key} changed while it was bound") from error
-                # Only its status or metadata changed: the decision still stands.
+                # Only its status or metadata changed.
+                await self.stand(pod, claims)
                 obj = fresh
         raise AssertionError("unreachable")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from drakkar.api.clock import Clock
@@ -84,17 +84,19 @@ class GateCommitter(Committer):
             raise Lost(extended_obstacle({"of the pod"}))
         return await super().write_claims(pod, placement)
 
-    async def bind(self, pod: PodView, node: str) -> Result:
+    async def bind(self, pod: PodView, node: str, claims: Sequence[resource.ResourceClaim] = ()) -> Result:
         """Lifts the gate; GONE when somebody else has done so, or the pod does not need it any more."""
         if not is_gated(pod.obj):
-            return await super().bind(pod, node)
+            return await super().bind(pod, node, claims)
         obj = pod.obj
         for _ in (1, 2):
             try:
                 # Makes kube-scheduler look at this node first and keep its room free.
                 nominated = (await self.nominate(PodView.of(obj), node)).obj
                 freed = await self._client.patch(POD, pod.name, pod.namespace, lifting(nominated, node))
-                return await super().bind(PodView.of(freed), node) if self._binds(pod.obj) else Result.BOUND
+                if not self._binds(pod.obj):
+                    return Result.BOUND
+                return await super().bind(PodView.of(freed), node, claims)
             except ApiError as error:
                 if error.code == 404:
                     return Result.GONE
@@ -105,6 +107,7 @@ class GateCommitter(Committer):
                     return Result.GONE
                 if not is_decidable(fresh) or fresh.get("spec") != obj.get("spec"):
                     raise Lost(f"pod {pod.key} changed while its gate was lifted") from error
+                await self.stand(pod, claims)
                 obj = fresh
         raise Lost(f"pod {pod.key} changes too fast for its gate to be lifted")
 

@@ -284,6 +284,7 @@ class Scheduler:
         if event == "DELETED":
             self.cluster.remove_claim(claim)
             self.guard.gone(claim)
+            self._committer.forget(claim)
             self._allocators.note(claim, None)
         else:
             self.cluster.set_claim(claim)
@@ -490,7 +491,7 @@ class Scheduler:
                 bindable = await self._committer.nominate(bindable, placement.node)
                 await self._prepared(claims)
             async with self._binding.turn():
-                result = await self._committer.bind(bindable, placement.node)
+                result = await self._committer.bind(bindable, placement.node, claims)
         except (Lost, ApiError, Unreachable) as error:
             await self._give_up(pod, placement, error)
         except Exception as error:
@@ -606,6 +607,8 @@ class Scheduler:
 
     async def _release(self, pod: PodView, claim: resource.ResourceClaim) -> None:
         try:
+            if not await self._committer.void(pod):
+                return
             await self._committer.release(claim)
         except ApiError as error:
             if error.code not in (404, 409):

@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from drakkar.api.errors import ApiError
 from drakkar.api.kinds import POD, RESOURCECLAIM
+from drakkar.api.objects import name_of
 from drakkar.api.resource import v1
 from drakkar.client import Caches, Client, MemoryTransport, SystemClock
 from drakkar.scheduler import Cluster, Placement, decide
 from drakkar.scheduler.commit import Committer, Lost, Result
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.scheduler.build import allocated, claim, device_class, node, node_slice, pod, view
-from tests.unit.scheduler.test_scheduler import KINDS, node_of
+from tests.unit.scheduler.test_holders import typed
+from tests.unit.scheduler.test_scheduler import KINDS, node_of, until
 
 
 @asynccontextmanager
@@ -117,5 +120,63 @@ def test_a_pod_that_is_gone_or_bound_needs_nothing() -> None:
             assert await committer.bind(views["bound"], "a") is Result.GONE
             with pytest.raises(Lost):
                 await committer.bind(views["gated"], "a")
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_on_with_an_allocation_makes_older_writes_void() -> None:
+    """An earlier leader, paused while it takes the claim back, finds that the claim has changed."""
+
+    async def scenario() -> None:
+        mine = allocated(claim("c"), "a", "gpu-0", reserved=("p",))
+        server = started(mine, pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            assert [name_of(held) for held in placement.held] == ["c"]
+            older = placement.held[0]
+            bindable, _ = await committer.write_claims(view(server.get(POD, "p")), placement)
+            with pytest.raises(ApiError) as refused:
+                await committer.release(older)
+            assert refused.value.code == 409
+            assert await committer.bind(bindable, placement.node) is Result.BOUND
+            # The other way round the one that goes on finds it out.
+            server.put(POD, pod("q", "d"))
+            server.put(RESOURCECLAIM, allocated(claim("d"), "a", "gpu-1", reserved=("q",)))
+            await until(lambda: cluster.claim("default/d"))
+            decision = decide(cluster, view(server.get(POD, "q")))
+            assert isinstance(decision, Placement)
+            server.put(RESOURCECLAIM, claim("d"))
+            with pytest.raises(Lost):
+                await committer.write_claims(view(server.get(POD, "q")), decision)
+
+    asyncio.run(scenario())
+
+
+def test_who_takes_an_allocation_back_makes_older_bindings_void() -> None:
+    async def scenario() -> None:
+        server = started(claim("c"), pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            bindable, claims = await committer.write_claims(view(server.get(POD, "p")), placement)
+            before = server.get(POD, "p")["metadata"]["resourceVersion"]
+            assert await committer.void(view(server.get(POD, "p")))
+            once = server.get(POD, "p")["metadata"]["resourceVersion"]
+            # Also within one second, the unit of time in a condition.
+            assert await committer.void(view(server.get(POD, "p")))
+            assert len({before, once, server.get(POD, "p")["metadata"]["resourceVersion"]}) == 3
+            # Only its status has changed, so the Binding is tried anew, and the one that wanted to take the claim back
+            # comes too late; or has not, and then it is this one that does.
+            older = typed(server.get(RESOURCECLAIM, "c"))
+            await committer.stand(bindable, claims)
+            with pytest.raises(ApiError):
+                await committer.release(older)
+            await committer.release(typed(server.get(RESOURCECLAIM, "c")))
+            with pytest.raises(Lost):
+                await committer.bind(bindable, placement.node, claims)
+            assert node_of(server, "p") == ""
+            server.put(POD, pod("p", "c", node="a"))
+            assert not await committer.void(bindable)
+            server.remove(POD, "p")
+            assert not await committer.void(bindable)
 
     asyncio.run(scenario())
