@@ -49,7 +49,8 @@ class Versions:
     async def request(self, request: Request) -> Response:
         """The server's answer, in the version that was asked for."""
         wanted, plural = _resource(request.path)
-        if plural not in _KINDS:
+        if plural not in _KINDS or wanted != VERSIONS[_KINDS[plural]][0]:
+            # Somebody who asks for another version has it from discovery.
             return await self._inner.request(request)
         known = self._served.get(plural, wanted)
         response = await self._exchange(request, plural, wanted, known)

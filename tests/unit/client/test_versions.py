@@ -131,6 +131,19 @@ def test_a_rule_has_its_own_order_of_versions_and_may_be_served_nowhere() -> Non
     asyncio.run(run())
 
 
+def test_who_asks_for_an_older_version_gets_it() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20):
+            _, client, _ = await older("v1")
+            await client.create(RESOURCECLAIM, CLAIM)
+            plain = replace(RESOURCECLAIM, version="v1beta1", type=None)
+            found = await client.get(plain, "c", "default")
+            assert found["apiVersion"] == "resource.k8s.io/v1beta1"
+            assert found["spec"]["devices"]["requests"][0]["count"] == 2
+
+    asyncio.run(run())
+
+
 def test_a_server_that_is_upgraded_meanwhile() -> None:
     async def run() -> None:
         async with asyncio.timeout(20):
