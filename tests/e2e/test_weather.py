@@ -30,8 +30,10 @@ def test_at_the_embedded_server(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.upstream
 def test_at_upstreams_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with kube_cluster(tmp_path) as cluster:
-        report = asyncio.run(weather(Plane(cluster.kubeconfig), tmp_path, seed=2, seconds=20))
+    """Gated pods are bound by upstream's own scheduler."""
+    with kube_cluster(tmp_path) as cluster, cluster.scheduler():
+        plane = Plane(cluster.kubeconfig, binder="default-scheduler")
+        report = asyncio.run(weather(plane, tmp_path, seed=2, seconds=20))
     assert not report.doubles, report.text()
     with capsys.disabled():
         print("\n" + report.text())
