@@ -352,11 +352,16 @@ def test_an_upgrade_leaves_no_gap(cluster: Site, namespace: str) -> None:
             cluster.apply(*(pod(f"new-{i}", namespace, "one") for i in range(2)))
             old.process.terminate()
             assert old.process.wait(20) == 0, old.output
-            cluster.apply(*(pod(f"later-{i}", namespace, "one") for i in range(2)))
-            names = [f"{when}-{i}" for when in ("old", "both", "new", "later") for i in range(2)]
-            cluster.running(namespace, *names)
+            cluster.apply(pod("later", namespace, "one"))
+            cluster.running(namespace, "later", *(f"{when}-{i}" for when in ("old", "both", "new") for i in range(2)))
             assert cluster.events(namespace, "FailedPrepareDynamicResources") == []
             assert slices() == before
+            # A third one dies at once: the kubelet turns to the one before.
+            with cluster.driver(EXAMPLE, "--instance-uid=33333333-3333-3333-3333-333333333333") as third:
+                wait(lambda: "the kubelet registered driver" in third.output, third)
+            cluster.apply(pod("after", namespace, "one"))
+            cluster.running(namespace, "after")
+            assert cluster.events(namespace, "FailedPrepareDynamicResources") == []
             # What the old one prepared, the new one undoes.
             cluster.delete_pods(namespace)
             assert cluster.node.prepared() == []
@@ -408,6 +413,25 @@ def test_a_driver_is_killed_and_comes_back(cluster: Site, namespace: str) -> Non
             "first", "second"} and len(pods) == 2)  # fmt: skip
         cluster.delete_pods(namespace)
         assert cluster.node.prepared() == []
+
+
+def test_a_power_cut(cluster: Site, namespace: str) -> None:
+    """Everything dies at once, what memory held is gone: pods come again with the devices that they had."""
+    with cluster.driver(EXAMPLE) as driver:
+        cluster.published(EXAMPLE)
+        cluster.apply(template("one", namespace, EXAMPLE), pod("back", namespace, "one", restartPolicy="Always"))
+        cluster.running(namespace, "back")
+        before = cluster.shell(namespace, "back", "env | grep EXAMPLE_")
+        driver.process.kill()
+        cluster.node.reboot()
+    with cluster.serving(EXAMPLE):
+        cluster.until("pods", namespace, lambda pods: [
+            status["restartCount"] for found in pods if runs(found) for status in found["status"]["containerStatuses"]
+            if status["ready"]] == [1])  # fmt: skip
+        assert cluster.shell(namespace, "back", "env | grep EXAMPLE_") == before
+        cluster.delete_pods(namespace)
+        assert cluster.node.prepared() == []
+        assert list((cluster.node.kubelet_root / "plugins" / EXAMPLE / "claims").iterdir()) == []
 
 
 def test_the_drivers_tutorial_with_kube_scheduler(cluster: Site, namespace: str) -> None:

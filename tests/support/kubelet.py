@@ -151,15 +151,20 @@ class Cgroups:
                     found |= {int(word) for word in file.read_text().split()}
         return found - {0}
 
-    def remove(self, timeout: float = 20) -> None:
-        """Kill everything that is in them, and remove them. AssertionError with what is left."""
+    def kill(self, timeout: float = 20, but: int = 0) -> None:
+        """Kill everything that is in them, but for one process. AssertionError with what does not end."""
         deadline = time.monotonic() + timeout
-        while left := self.processes():
+        while left := self.processes() - {but}:
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             assert time.monotonic() < deadline, f"cgroup {self.name}: processes {left} do not end"
             time.sleep(0.05)
+
+    def remove(self, timeout: float = 20) -> None:
+        """Kill everything that is in them, and remove them. AssertionError with what is left."""
+        self.kill(timeout)
+        deadline = time.monotonic() + timeout
         while folders := [folder for folder in self._folders if folder.exists()]:
             for folder in folders:
                 for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
@@ -217,6 +222,8 @@ class Node:
             *("nsenter", "--target", str(holder), "--mount", "--"),
         ]
         self._root = root
+        self._cgroups = cgroups
+        self._holder = holder
         for folder in (self.kubelet_root, self.cdi, self.folder):
             folder.mkdir()
         self.socket = root / "containerd.sock"
@@ -268,6 +275,34 @@ class Node:
         """Stop the kubelet and start it again; what runs in containers goes on."""
         self.kubelet.stop()
         self.kubelet.__enter__()
+
+    def reboot(self) -> None:
+        """What a power cut leaves: disks as they were, no process, nothing in what memory held (CDI files among it)."""
+        self.kubelet.stop()
+        self.containerd.stop()
+        self._cgroups.kill(but=self._holder)
+        containerd = self._root / "containerd"
+        unmount = 'for place in $(cut -d" " -f2 /proc/mounts | grep "^$0/" | sort -r); do umount -l "$place"; done'
+        for folder in (self.cdi, containerd / "state", containerd / "runc", containerd / "shims"):
+            self.run("sh", "-c", unmount, str(folder))
+            shutil.rmtree(folder, ignore_errors=True)
+        self.socket.unlink(missing_ok=True)
+        self.cdi.mkdir()
+        self.start()
+
+    def start(self) -> None:
+        """Start containerd, see to the image, and start the kubelet."""
+        self.containerd.__enter__()
+        _until(self.socket.exists, self.containerd)
+        if IMAGE not in self.ctr("images", "list", "--quiet"):
+            self.import_image(self._root / "image")
+        self.kubelet.__enter__()
+
+    def stop(self) -> None:
+        """Stop both, as far as they run."""
+        for component in (self.kubelet, self.containerd):
+            if component.process is not None:
+                component.stop()
 
     def prepared(self) -> list[str]:
         """Names of the claims that the kubelet has on record as in use (its checkpoint, spec/kubelet-protocol.md 5)."""
@@ -391,11 +426,8 @@ def node(root: Path, cluster: KubeCluster, gates: Mapping[str, bool] | None = No
         cgroups = stack.enter_context(Cgroups(f"{_PREFIX}{os.getpid()}"))
         holder = stack.enter_context(_namespace(root / "covers", cgroups))
         made = Node(root, cluster, gates or {}, cgroups, holder)
-        stack.enter_context(made.containerd)
-        _until(made.socket.exists, made.containerd)
-        (root / "image").mkdir()
-        made.import_image(root / "image")
-        stack.enter_context(made.kubelet)
+        stack.callback(made.stop)
+        made.start()
         yield made
 
 
