@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from drakkar.api.kinds import NODE, POD, RESOURCECLAIM
+from drakkar.api.kinds import NODE, POD
 from drakkar.api.meta import Object
 from drakkar.client import Client
 from drakkar.client.clock import SystemClock
@@ -42,7 +42,7 @@ from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.plugin.checkpoint import Checkpoints, boot_id
 from drakkar.plugin.files import write_atomically
 from tests.support.agents import NODE as NODE_NAME
-from tests.support.agents import cluster
+from tests.support.agents import allocated, cluster
 from tests.support.eventually import eventually, memory_plane
 from tests.unit.node.agent.test_plugins import DRIVER, FakeDriver
 from tests.unit.node.agent.test_thin_path import Hello, gone, pod, prepare_cluster
@@ -62,25 +62,6 @@ def disk(folder: Path, count: int = 200) -> list[float]:
         write_atomically(folder / f"w{number}", b"x" * 500)
         taken.append(time.perf_counter() - begin)
     return taken
-
-
-async def allocated(client: Any, count: int, driver: str) -> list[Object]:
-    """Pods, each with a claim that is allocated and reserved for it; none of them needs to be real."""
-    pods: list[Object] = []
-    for number in range(count):
-        name = f"c{number}"
-        spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": spec}
-        await client.create(RESOURCECLAIM, {**body, "metadata": {"name": name, "namespace": "default"}})
-        result = {"request": "r", "driver": driver, "pool": "pool", "device": f"d{number}"}
-        status = {
-            "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{number}"}],
-        }
-        await client.patch(RESOURCECLAIM, name, "default", {"status": status}, subresource="status")
-        meta = {"name": name, "namespace": "default", "uid": f"uid-{number}"}
-        pods.append({"metadata": meta, "spec": {"resourceClaims": [{"name": "r", "resourceClaimName": name}]}})
-    return pods
 
 
 @dataclass
@@ -149,7 +130,9 @@ async def in_memory(root: Path, count: int) -> None:
     driver = FakeDriver(root, "driver")
     driver.start()
     async with memory_plane() as client:
-        await Asked("driver in memory", client, root, await allocated(client, count, DRIVER)).run()
+        await Asked(
+            "driver in memory", client, root, [await allocated(client, f"c{number}", DRIVER) for number in range(count)]
+        ).run()
     driver.stop()
 
 
@@ -164,7 +147,7 @@ async def framework(folder: Path, root: Path, count: int) -> None:
         driver = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.DEVNULL)
         client = Client(load(site.kubeconfig).transport())
         try:
-            pods = await allocated(site.client, count, "example.drakkar.dev")
+            pods = [await allocated(site.client, f"c{number}", "example.drakkar.dev") for number in range(count)]
             await Asked("example driver", client, root, pods, lambda: _cpu(driver.pid)).run()
         finally:
             await client.close()

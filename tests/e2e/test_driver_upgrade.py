@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra node")
 
-from drakkar.api.kinds import RESOURCECLAIM
 from drakkar.api.meta import Object
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.plugin.sockets import registration_socket
-from tests.support.agents import NODE, Cluster, cluster
+from tests.support.agents import NODE, Cluster, allocated, cluster
 from tests.support.eventually import eventually
 from tests.support.shared import ROOT
 from tests.unit.node.agent.test_plugins import DRIVER, FakeDriver
@@ -69,21 +68,6 @@ async def plain(site: Cluster, number: int) -> AsyncIterator[None]:
         await asyncio.to_thread(driver.stop)
 
 
-async def allocated(site: Cluster, name: str, driver: str) -> Object:
-    """A pod that has a claim with a device of the driver; it need not be real."""
-    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": spec}
-    await site.client.create(RESOURCECLAIM, {**body, "metadata": {"name": name, "namespace": "default"}})
-    result = {"request": "r", "driver": driver, "pool": NODE, "device": name}
-    status = {
-        "allocation": {"devices": {"results": [result]}},
-        "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{name}"}],
-    }
-    await site.client.patch(RESOURCECLAIM, name, "default", {"status": status}, subresource="status")
-    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    return {"metadata": meta, "spec": {"resourceClaims": [{"name": "r", "resourceClaimName": name}]}}
-
-
 @pytest.mark.parametrize(("driver", "instance"), [(EXAMPLE, example), (DRIVER, plain)], ids=["example", "two sockets"])
 def test_no_prepare_fails_while_a_driver_is_replaced(
     driver: str, instance: Instance, tmp_path: Path, root: Path
@@ -110,7 +94,7 @@ def test_no_prepare_fails_while_a_driver_is_replaced(
         async with cluster(tmp_path, root) as site:
             await site.start_agent()
             await site.stop("controllers")  # The pods of the claims are not there.
-            pods = [await allocated(site, f"c{number}", driver) for number in range(LANES)]
+            pods = [await allocated(site.client, f"c{number}", driver) for number in range(LANES)]
             over = asyncio.Event()
             old = instance(site, 0)
             await old.__aenter__()

@@ -120,6 +120,21 @@ class Cluster:
         return (await self.client.list(RESOURCECLAIM)).items
 
 
+async def allocated(client: Client, name: str, driver: str) -> Object:
+    """A pod that has a claim with a device of the driver's, both of this name; the pod is nowhere but here."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": spec}
+    await client.create(RESOURCECLAIM, {**body, "metadata": {"name": name, "namespace": "default"}})
+    result = {"request": "r", "driver": driver, "pool": NODE, "device": name}
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{name}"}],
+    }
+    await client.patch(RESOURCECLAIM, name, "default", {"status": status}, subresource="status")
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"metadata": meta, "spec": {"resourceClaims": [{"name": "r", "resourceClaimName": name}]}}
+
+
 def end_containers(root: Path) -> None:
     """Kill all containers and monitors of the agent on this root, and undo mounts and networks."""
     for path in root.glob("pods/*/containers/*/*/state.json"):
