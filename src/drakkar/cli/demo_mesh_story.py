@@ -199,7 +199,8 @@ class _Story:
             for obj in read_objects(_file(manifest)):
                 await apply(client, obj)
         await parts.start("computedomain", ["driver", "run", "computedomain", "--cluster"])
-        await self._until("the nodes are not ready", client, lambda: _all_ready(client, NODE), bool)
+        words = f"the nodes are not ready (does a firewall stop what comes in by link {network.link}?)"
+        await self._until(words, client, lambda: _all_ready(client, NODE), bool)
         self._tell(f"nodes {', '.join(NODES)} are ready, each an agent with runc in a network of its own")
         for machine in network.machines:
             root = self._nodes / machine.name
