@@ -42,8 +42,9 @@ from tests.support.plane import Part, Up
 from tests.support.proxy import BEYOND, CALM, STORM, Door, Proxy, Weather, proxy
 from tests.support.shared import ROOT
 
-#: Longest time in seconds from the end of the bad weather until all work is done.
-AFTERWARDS = 90.0
+#: Longest time in seconds from the end of the bad weather until all work is done, and how much more for each second that
+#: it lasted: jobs have queued up by then.
+AFTERWARDS, AND_MORE = 60.0, 1.5
 #: Most requests of one kind that one component may send per second, over five seconds. A quarter of a kube-scheduler's
 #: default limit for all its requests together is what a component needs here.
 HOT = 50.0
@@ -160,6 +161,7 @@ class Report:
     doors: dict[str, Door]
     idle: dict[str, float]
     doubles: list[str]
+    last: str
 
     def text(self) -> str:
         """For people."""
@@ -175,6 +177,7 @@ class Report:
                 f"  {name:<14} {sum(count.requests.values()):>6} requests, peak {peak:.1f}/s ({' '.join(kind)}), "
                 f"idle {self.idle[name]:.1f}/s; {fates or 'nothing happened'}"
             )
+        lines.append(f"  waited for last: {self.last[:300]}")
         lines += [f"  held twice: {text}" for text in self.doubles]
         return "\n".join(lines)
 
@@ -226,6 +229,8 @@ class Day:
         self._rng = random.Random(seed)
         self._jobs: list[str] = []
         self.pods = 0
+        #: What was waited for last.
+        self.last = ""
 
     async def furnish(self) -> None:
         """Roles, the class of the devices, and templates."""
@@ -246,7 +251,7 @@ class Day:
         while time.monotonic() < end:
             number += 1
             await self._new_job(number)
-            await asyncio.sleep(self._rng.uniform(0.5, 1.5))
+            await asyncio.sleep(self._rng.uniform(0.8, 2.0))
             what = self._rng.random()
             if what < 0.3:
                 await self._delete_a_pod()
@@ -307,6 +312,7 @@ class Day:
         started = time.monotonic()
         while True:
             left = await self._unfinished()
+            self.last = left[0] if left else self.last
             if not left:
                 return time.monotonic() - started
             if time.monotonic() - started > timeout:
@@ -390,7 +396,7 @@ async def weather(
                 made.weather(CALM)
                 say("it clears")
                 try:
-                    afterwards = await day.end(AFTERWARDS)
+                    afterwards = await day.end(AFTERWARDS + AND_MORE * seconds)
                 except AssertionError as error:
                     raise AssertionError(f"seed {seed}: {error}\nlogs are in {await _logs(folder, parts)}") from None
                 for name, part in parts.items():
@@ -400,7 +406,7 @@ async def weather(
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
         doors = made.doors
-    report = Report(seed, seconds, day.pods, witness.changes, afterwards, doors, idle, witness.found)
+    report = Report(seed, seconds, day.pods, witness.changes, afterwards, doors, idle, witness.found, day.last)
     assert not witness.used, f"seed {seed}: used twice: {witness.used}\n{report.text()}"
     for name, door in doors.items():
         peak, kind = door.count.peak()
