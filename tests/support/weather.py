@@ -42,8 +42,8 @@ from tests.support.plane import Part, Up
 from tests.support.proxy import BEYOND, CALM, STORM, Door, Proxy, Weather, proxy
 from tests.support.shared import ROOT
 
-#: Longest time in seconds from the end of the bad weather until all work is done, and how much more for each second that
-#: it lasted: jobs have queued up by then.
+#: Longest time in seconds from the end of the bad weather until all work is done, and how much more for each second
+#: that it lasted: jobs have queued up by then.
 AFTERWARDS, AND_MORE = 60.0, 1.5
 #: Most requests of one kind that one component may send per second, over five seconds. A quarter of a kube-scheduler's
 #: default limit for all its requests together is what a component needs here.
