@@ -14,6 +14,7 @@ import json
 import math
 import random
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,9 +42,11 @@ from drakkar.api.kinds import (
 from drakkar.api.names import SCHEDULING_GATE
 from drakkar.api.objects import condition, pod_node
 from drakkar.api.resource.v1 import ResourceClaim, ResourceSlice
+from drakkar.apiserver.tls import open_pki
 from drakkar.cli import main
 from drakkar.cli.target import connect
 from drakkar.client import Client
+from tests.support import chart
 from tests.support.kubecluster import KubeCluster, kube_cluster
 from tests.support.plane import Part
 from tests.support.revisions import Revisions
@@ -68,13 +72,13 @@ DEMAND = 0.6
 class Ours(Part):
     """``drakkar scheduler`` with the webhook, as a child process with the rights of its manifest."""
 
-    def __init__(self, cluster: KubeCluster, mode: str):
-        pki = cluster.pki
+    def __init__(self, cluster: KubeCluster, mode: str, *more: str, pki: Path | None = None, at: str = "127.0.0.1"):
+        pki = pki or cluster.pki
         certificate = ("--tls-cert", str(pki / "server.crt"), "--tls-key", str(pki / "server.key"))
         user = str(cluster.kubeconfig(OUR_USER, "system:serviceaccounts"))
         super().__init__(
-            *("scheduler", "--kubeconfig", user, "--mode", mode, "--webhook", "127.0.0.1:0", *certificate),
-            *("--leader-elect-resource-namespace", "drakkar-system"),
+            *("scheduler", "--kubeconfig", user, "--mode", mode, "--webhook", f"{at}:0", *certificate),
+            *("--leader-elect-resource-namespace", "drakkar-system", *more),
         )
 
     def __exit__(self, *error: Any) -> None:
@@ -107,7 +111,9 @@ class Ours(Part):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
-    with kube_cluster(tmp_path_factory.mktemp("kube")) as made, made.controller_manager():
+    # The server reaches Services at their endpoints, because nothing else leads to them here.
+    folder = tmp_path_factory.mktemp("kube")
+    with kube_cluster(folder, "--enable-aggregator-routing=true") as made, made.controller_manager():
         asyncio.run(_furnish(made))
         yield made
 
@@ -494,7 +500,109 @@ def test_behind_a_fence_only_we_give_devices_away(cluster: KubeCluster, capsys: 
 
             await until(one_more)
 
+    def climb() -> str:
+        """What is said to a claim that tolerates every taint."""
+        exactly = {"deviceClassName": "fenced", "tolerations": [{"operator": "Exists"}]}
+        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        metadata = {"name": "climbing", "namespace": "default"}
+        made = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
+        return cluster.kubectl().ask("create", "--dry-run=server", "-f", "-", stdin=json.dumps(made)).stderr
+
+    async def refused_to_climb() -> bool:
+        return "request r tolerates every taint" in await asyncio.to_thread(climb)
+
     assert f"{driver}: fenced" in fence(driver)
+    policies = [
+        obj
+        for obj in chart.objects(chart.template("fence.classes={fenced}"))
+        if obj["kind"].startswith("ValidatingAdmissionPolicy") and obj["metadata"]["name"] == "drakkar-fence"
+    ]
+    cluster.kubectl().run("apply", "-f", "-", stdin=yaml.safe_dump_all(policies))
     with Ours(cluster, "gate"), kube_scheduler(cluster):
         asyncio.run(furnish())
         asyncio.run(watch())
+        asyncio.run(until(refused_to_climb))
+
+
+def own_address() -> str:
+    """An address of this machine that an EndpointSlice may have: not that of the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing.
+            probe.connect(("192.0.2.1", 9))
+            found = str(probe.getsockname()[0])
+        except OSError:
+            found = "127.0.0.1"
+    return pytest.skip("this machine has no address but its loopback") if found.startswith("127.") else found
+
+
+def test_the_service_leads_to_the_leader_and_then_to_the_next_one(cluster: KubeCluster, tmp_path: Path) -> None:
+    """The chart's Service, rights and webhook; of two replicas the leader is killed."""
+    address = own_address()
+    pki = open_pki(tmp_path / "pki", ["drakkar-guard.drakkar-system.svc"])
+    authority = base64.b64encode((pki.folder / "ca.crt").read_bytes()).decode()
+    rendered = chart.objects(
+        chart.template("scheduler.guard.enabled=true", "scheduler.mode=own", f"scheduler.webhook.caBundle={authority}")
+    )
+    mine = [obj for obj in rendered if obj["metadata"]["name"] == "drakkar-guard"]
+    assert [obj["kind"] for obj in mine] == ["Role", "RoleBinding", "Service", WEBHOOK.kind]
+    flags = ("--guard-service", "drakkar-system/drakkar-guard", "--pod-ip", address)
+    lease = ("--leader-elect-lease-duration", "5")
+
+    async def story(first: Ours, second: Ours) -> None:
+        async with connect(cluster.kubeconfig()) as admin:
+            await namespace_for(admin, "led")
+            spec = {"driver": "led.example.com", "allNodes": True, "devices": [{"name": f"d{n}"} for n in range(2)]}
+            spec["pool"] = {"name": "led", "generation": 1, "resourceSliceCount": 1}
+            selector = {"cel": {"expression": "device.driver == 'led.example.com'"}}
+            wish = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "led"}}]}}
+            await make(
+                admin,
+                (RESOURCESLICE, {"metadata": {"name": "led"}, "spec": spec}),
+                (DEVICECLASS, {"metadata": {"name": "led"}, "spec": {"selectors": [selector]}}),
+                (RESOURCECLAIMTEMPLATE, {"metadata": {"name": "t", "namespace": "led"}, "spec": {"spec": wish}}),
+                (RESOURCECLAIM, {"metadata": {"name": "theirs", "namespace": "led"}, "spec": wish}),
+            )
+
+            async def bound(name: str) -> str:
+                return pod_node(await admin.get(POD, name, "led"))
+
+            async def place(name: str) -> None:
+                await make(admin, (POD, pod_from(name, "led", OURS, "t")))
+                await until(lambda: bound(name))
+
+            async def refusal() -> str:
+                """What is said to somebody who wants both devices."""
+                results = [
+                    {"request": "r", "driver": "led.example.com", "pool": "led", "device": f"d{n}"} for n in range(2)
+                ]
+                body = json.dumps({"status": {"allocation": {"devices": {"results": results}}}})
+                words = ("patch", "resourceclaim", "theirs", "-n", "led", "--subresource=status", "--type=merge")
+                done = await asyncio.to_thread(cluster.kubectl().ask, *words, "-p", body)
+                assert done.returncode
+                return done.stderr if "denied the request" in done.stderr else ""
+
+            leaders: list[Ours] = []
+            for name in ("one", "two"):
+                await place(name)
+                replicas = [ours for ours in (first, second) if ours not in leaders]
+                (leader,) = [ours for ours in replicas if await ours.metric("drakkar_leading")]
+                leaders.append(leader)
+                assert "is held by resourceclaim led/" in await until(refusal)
+                # It was asked about its own writes, too.
+                assert await leader.metric('drakkar_guard_allocations_total{outcome="own"}') == 1
+                if name == "one":
+                    leader.process.kill()
+                    leader.process.wait()
+            await admin.delete(NAMESPACE, "led")
+
+    text = yaml.safe_dump_all(mine)
+    with (
+        Ours(cluster, "own", *flags, *lease, pki=pki.folder, at=address) as first,
+        Ours(cluster, "own", *flags, *lease, pki=pki.folder, at=address) as second,
+    ):
+        cluster.kubectl().run("apply", "-f", "-", stdin=text)
+        try:
+            asyncio.run(story(first, second))
+        finally:
+            cluster.kubectl().run("delete", "-f", "-", stdin=text)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -27,12 +28,14 @@ from drakkar.controllers import Controllers, ControllerSettings
 from drakkar.drivers.tpu import TpuDriver
 from drakkar.drivers.tpu.fabric import FakeFabric
 from drakkar.scheduler import Scheduler
+from drakkar.scheduler.fence import fence_rule
 from tests.e2e.test_helm import Helm
 from tests.support import chart
 from tests.support.eventually import eventually
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
 from tests.unit.deploy.test_manifests import TEMPLATE, at_work, container, node, pod, replica, site, workloads
+from tests.unit.scheduler.test_webhook import documented
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -97,6 +100,8 @@ def test_the_kind_is_that_of_the_example() -> None:
         ("kubeletRoot=var/lib", "/kubeletRoot"),
         ("image.digest=sha256:1", "/image/digest"),
         ("drivers.gqu.enabled=true", "gqu"),
+        ("fence.drivers={Not A Driver}", "/fence/drivers/0"),
+        ("scheduler.guard.failurePolicy=Maybe", "/scheduler/guard/failurePolicy"),
     ],
 )
 def test_wrong_values_are_named(setting: str, said: str) -> None:
@@ -284,3 +289,82 @@ def until(read: Callable[[], Any], patience: float = 20) -> Any:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     return found
+
+
+def test_the_fence_refuses_claims_that_tolerate_everything() -> None:
+    everything_on = chart.objects(chart.template(*chart.all_on()))
+    rendered = [obj for obj in everything_on if "drakkar-fence" in obj["metadata"]["name"]]
+    assert [obj["kind"] for obj in rendered] == [
+        "DeviceTaintRule",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ]
+    (rule, *_) = rendered
+    ours = msgspec.to_builtins(fence_rule("gpu.example.com"))
+    assert (rule["metadata"]["name"], rule["spec"]) == (ours["metadata"]["name"], ours["spec"])
+
+    def claims(number: int, device_class: str, *tolerations: Object, **more: Any) -> Iterator[Object]:
+        """The same wish as a claim, as a template, and as the second choice of a claim."""
+        wish = {"deviceClassName": device_class, "tolerations": [*tolerations], **more}
+        first = {"name": "a", "deviceClassName": "other"}
+        sub = {key: value for key, value in wish.items() if key != "adminAccess"}
+        exactly = {"devices": {"requests": [{"name": "r", "exactly": wish}]}}
+        choice = {"devices": {"requests": [{"name": "r", "firstAvailable": [first, {"name": "b", **sub}]}]}}
+        for kind, spec in (("Claim", exactly), ("ClaimTemplate", {"spec": exactly}), ("Claim", choice)):
+            name = {"name": f"{number}-{kind.lower()}-{len(str(spec))}", "namespace": "team"}
+            yield {"apiVersion": "resource.k8s.io/v1", "kind": f"Resource{kind}", "metadata": name, "spec": spec}
+
+    everything, named = {"operator": "Exists"}, {"operator": "Exists", "key": "example.com/broken"}
+    managed = {"operator": "Exists", "key": "drakkar.dev/managed"}
+    refused = [
+        *claims(1, "gpu", everything),
+        *claims(2, "mig", named, managed),
+        *claims(3, "gpu", {**everything, "effect": "NoSchedule"}),
+    ]
+    taken = [
+        *claims(4, "gpu", named),
+        *claims(5, "gpu"),
+        *claims(6, "other", everything),
+        *claims(7, "gpu", {**everything, "effect": "NoExecute"}),
+        next(claims(8, "gpu", everything, adminAccess=True)),
+    ]
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}}
+
+    async def run() -> None:
+        async with asyncio.timeout(60), site([namespace, *rendered]) as made:
+            for obj in taken:
+                await made.create(obj)
+            for obj in refused:
+                with pytest.raises(AssertionError, match="request r tolerates every taint"):
+                    await made.create(obj)
+
+    asyncio.run(run())
+
+
+def test_the_guard_needs_one_right_more_and_a_way_in() -> None:
+    settings = ("scheduler.mode=own", "scheduler.guard.enabled=true")
+    more = {(obj["kind"], obj["metadata"]["name"]) for obj in chart.objects(chart.template(*settings))}
+    less = {(obj["kind"], obj["metadata"]["name"]) for obj in chart.objects(chart.template("scheduler.mode=own"))}
+    assert {kind for kind, _ in more - less} == {"Role", "RoleBinding", "Service", "ValidatingWebhookConfiguration"}
+    rendered = chart.objects(chart.template(*settings))
+    (role,) = [obj for obj in rendered if obj["kind"] == "Role" and obj["metadata"]["name"] == "drakkar-guard"]
+    assert role["rules"] == [
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "resourceNames": ["drakkar-guard"],
+            "verbs": ["create", "patch"],
+        }
+    ]
+    (policy,) = [
+        obj for obj in rendered if obj["kind"] == "NetworkPolicy" and obj["metadata"]["name"] == "drakkar-scheduler"
+    ]
+    assert {"ports": [{"protocol": "TCP", "port": 9443}]} in policy["spec"]["ingress"]
+    # What the how-to gives is what the chart gives.
+    (hook,) = [obj for obj in rendered if obj["kind"] == "ValidatingWebhookConfiguration"]
+    mine, told = hook["webhooks"][0], documented("ValidatingWebhookConfiguration")["webhooks"][0]
+    assert [c["name"] for c in told["matchConditions"]] == ["allocates", "drivers"]
+    assert mine["matchConditions"] == told["matchConditions"][:1]
+    for field in ("failurePolicy", "timeoutSeconds", "sideEffects", "rules"):
+        assert mine[field] == told[field], field

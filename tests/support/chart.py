@@ -33,6 +33,10 @@ def all_on() -> list[str]:
     return [
         *drivers,
         "scheduler.webhook.enabled=true",
+        "scheduler.guard.enabled=true",
+        "scheduler.guard.drivers={gpu.example.com}",
+        "fence.drivers={gpu.example.com}",
+        "fence.classes={gpu,mig}",
         "serviceMonitor.enabled=true",
         "networkPolicy.dns=true",
         "controllers.only={tainteviction,node-loss,claims,poolstatus}",

@@ -47,7 +47,7 @@ readinessProbe:
 {{- end -}}
 
 {{/* A Deployment; dict root, part (also its component), args (list), settings (values of the part), port (or 0),
-     tls (name of a Secret, or empty). */}}
+     tls (name of a Secret, or empty), address (whether it has to know its own). */}}
 {{- define "drakkar.deployment" -}}
 {{- $name := printf "%s-%s" (include "drakkar.fullname" .root) .part }}
 apiVersion: apps/v1
@@ -82,6 +82,9 @@ spec:
         {{- if .port }}
         ports: [{name: metrics, containerPort: {{ .port }}}]
         {{- include "drakkar.probes" . | nindent 8 }}
+        {{- end }}
+        {{- if .address }}
+        env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
         {{- end }}
         resources: {{- toYaml .settings.resources | nindent 10 }}
         securityContext: {{- include "drakkar.unprivileged" . | nindent 10 }}
