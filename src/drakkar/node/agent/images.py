@@ -180,7 +180,10 @@ def unpack(layer: tarfile.TarFile, root: Path) -> None:
                 _remove(entry)
             continue
         if parts[-1].startswith(_WHITEOUT):
-            _remove(parent / parts[-1].removeprefix(_WHITEOUT))
+            hidden = parts[-1].removeprefix(_WHITEOUT)
+            if hidden in ("", ".", ".."):
+                raise ValueError(f"entry {member.name!r} hides no file beside it")
+            _remove(parent / hidden)
             continue
         _place(layer, member, parent / parts[-1], root, real_root)
 

@@ -21,7 +21,7 @@ from drakkar.api.tree import at, children, text
 from drakkar.node.agent import mounts, ocispec
 from drakkar.node.agent.images import HOST_FOLDERS, Images, read_config
 from drakkar.node.agent.processes import LocalProcess
-from drakkar.node.agent.runtime import ContainerProblem, Image, Made, Plan
+from drakkar.node.agent.runtime import BindMount, ContainerProblem, Image, Made, Plan
 from drakkar.node.agent.streams import Session, Wanted
 from drakkar.plugin import cdi
 
@@ -102,8 +102,8 @@ class OciRuntime:
                 if Path("/", name).is_dir():
                     _overlay(Path("/", name), plan.folder, name)
 
-    def _files(self, plan: Plan) -> dict[str, Path]:
-        """Files and folders that every container gets."""
+    def _files(self, plan: Plan) -> list[BindMount]:
+        """Files and folders that every container gets. What it may write belongs to its pod alone."""
         pod_folder = plan.folder.parent.parent.parent
         hosts = pod_folder / "hosts"
         if not hosts.exists():
@@ -118,11 +118,15 @@ class OciRuntime:
         files = {"/etc/hosts": hosts, "/dev/shm": shared}
         files[plan.container.get("terminationMessagePath") or "/dev/termination-log"] = message
         if Path("/etc/resolv.conf").exists() and not plan.image.host:
-            files["/etc/resolv.conf"] = Path("/etc/resolv.conf")
+            resolver = pod_folder / "resolv.conf"
+            if not resolver.exists():
+                shutil.copyfile("/etc/resolv.conf", resolver)
+            files["/etc/resolv.conf"] = resolver
         taken = {mount.destination.rstrip("/") for mount in plan.mounts}
+        found = [BindMount(path, place) for place, path in files.items()]
         if plan.image.pause:
-            files[_PAUSE_PLACE] = self._pause_program()
-        return {place: path for place, path in files.items() if place not in taken}
+            found.append(BindMount(self._pause_program(), _PAUSE_PLACE, read_only=True))
+        return [mount for mount in found if mount.destination not in taken]
 
     def _pause_program(self) -> Path:
         """A program without libraries that only waits."""

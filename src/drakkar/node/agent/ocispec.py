@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ class User:
     groups: tuple[int, ...] = ()
 
 
-def build(plan: Plan, user: User, files: Mapping[str, Path], *, pause: list[str]) -> OciSpec:
-    """The spec; ``files`` are files that the agent has made, by their place in the container.
+def build(plan: Plan, user: User, files: Sequence[BindMount], *, pause: list[str]) -> OciSpec:
+    """The spec; ``files`` are files that the agent has made.
 
     Raises ContainerProblem.
     """
@@ -53,8 +53,7 @@ def build(plan: Plan, user: User, files: Mapping[str, Path], *, pause: list[str]
     privileged = bool(at(container, "securityContext", "privileged"))
     host_network = plan.network is None
     mounts = _standard_mounts(host_network=host_network)
-    mounts += [_bind(BindMount(path, place)) for place, path in files.items()]
-    mounts += [_bind(mount) for mount in plan.mounts]
+    mounts += [_bind(mount) for mount in (*files, *plan.mounts)]
     # Parents first: a mount on a folder hides what was mounted within it before.
     mounts.sort(key=lambda mount: mount["destination"].rstrip("/").count("/"))
     linux: OciSpec = {

@@ -24,6 +24,7 @@ from drakkar.client.client import Client
 from drakkar.client.clock import parse_timestamp
 from drakkar.node.agent.env import Configs, NodeFacts, field_value, resource_value
 from drakkar.node.agent.runtime import BindMount, ContainerProblem
+from drakkar.node.agent.subpaths import SubPath, open_sub_path
 
 #: Where the token and the certificate of a service account stand in a container.
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -44,7 +45,10 @@ class _File:
 
 
 class Volumes:
-    """The volumes of one pod in ``folder``. ``tmpfs`` mounts memory where that is possible, None where it is not."""
+    """The volumes of one pod in ``folder``. ``tmpfs`` mounts memory where that is possible, None where it is not.
+
+    ``isolates``: containers see their volumes only, and must not come out of them.
+    """
 
     def __init__(
         self,
@@ -52,11 +56,15 @@ class Volumes:
         folder: Path,
         facts: NodeFacts,
         tmpfs: Callable[[Path, str], None] | None,
+        *,
+        isolates: bool = False,
     ):
         self._client = client
         self._folder = folder
         self._facts = facts
         self._tmpfs = tmpfs
+        self._isolates = isolates
+        self._sub_paths: dict[str, list[SubPath]] = {}
         self._places: dict[str, Path] = {}
         self._tokens: dict[tuple[str, str], tuple[str, float, float]] = {}
 
@@ -73,13 +81,20 @@ class Volumes:
                 raise VolumeProblem(f'volume "{volume["name"]}": {words}') from None
 
     def mounts(self, pod: Object, container: Object) -> list[BindMount]:
-        """The mounts of a container, after `make`. Raises ContainerProblem."""
+        """The mounts of a container, after `make`; good until `mounted` is called. Raises ContainerProblem."""
         wanted = [*children(container, "volumeMounts")]
         if _access(pod) and not any(mount["mountPath"].rstrip("/") == SERVICE_ACCOUNT for mount in wanted):
             wanted.append({"name": _ACCESS, "mountPath": SERVICE_ACCOUNT, "readOnly": True})
-        return [self._mount(mount) for mount in wanted]
+        self.mounted(container)
+        written = {volume["name"] for volume in [*children(pod, "spec", "volumes"), *_access(pod)] if _written(volume)}
+        return [self._mount(container["name"], mount, read_only=mount["name"] in written) for mount in wanted]
 
-    def _mount(self, mount: Object) -> BindMount:
+    def mounted(self, container: Object) -> None:
+        """The container has its mounts, or will never have them."""
+        for sub_path in self._sub_paths.pop(container["name"], ()):
+            sub_path.close()
+
+    def _mount(self, container: str, mount: Object, *, read_only: bool) -> BindMount:
         source = self._places.get(mount["name"])
         if source is None:
             raise ContainerProblem("CreateContainerConfigError", f'volume "{mount["name"]}" does not exist')
@@ -89,11 +104,23 @@ class Volumes:
                 "CreateContainerConfigError", "volumeMounts.subPathExpr is not supported; use subPath"
             )
         if inner:
-            source = _inside(source, inner)
+            found = open_sub_path(source, inner)
+            opened = self._sub_paths.setdefault(container, [])
+            opened.append(found)
+            source = found.real
+            if self._isolates:
+                source = self._pinned(found, f"{container}-{len(opened)}", inner)
         propagation = {"HostToContainer": "rslave", "Bidirectional": "rshared"}.get(
             mount.get("mountPropagation") or "", "rprivate"
         )
-        return BindMount(source, mount["mountPath"], bool(mount.get("readOnly")), propagation)
+        return BindMount(source, mount["mountPath"], read_only or bool(mount.get("readOnly")), propagation)
+
+    def _pinned(self, found: SubPath, name: str, inner: str) -> Path:
+        try:
+            return found.pin(self._folder.parent / "subpaths" / name)
+        except OSError as error:
+            words = f"subPath {inner!r} cannot be mounted: {error.strerror or error}"
+            raise ContainerProblem("CreateContainerError", words) from None
 
     async def _make(self, pod: Object, volume: Object, configs: Configs) -> Path:
         place = self._folder / volume["name"]
@@ -203,6 +230,14 @@ def _access(pod: Object) -> list[Object]:
     return [{"name": _ACCESS, "projected": {"defaultMode": 0o644, "sources": sources}}]
 
 
+def _written(volume: Object) -> bool:
+    """Whether the agent writes the volume's content. Containers must not: they could lead the agent's writes astray.
+
+    Kubelets mount these volumes read-only for the same reason, whatever the pod says (CVE-2017-1002102).
+    """
+    return any(kind in volume for kind in ("configMap", "secret", "downwardAPI", "projected"))
+
+
 async def _config_files(
     configs: Configs, kind: str, source: Object, name: str | None, default: int | None
 ) -> dict[str, _File]:
@@ -256,7 +291,8 @@ def write_versioned(folder: Path, files: Mapping[str, _File]) -> None:
     for entry in folder.iterdir():
         if not entry.name.startswith("..") and entry.name not in tops:
             entry.unlink()
-    if old:
+    # Only ever a version beside it: what else the link may say was not written here.
+    if old.startswith("..") and "/" not in old and old != "..":
         shutil.rmtree(folder / old, ignore_errors=True)
 
 
@@ -291,14 +327,3 @@ def _host_path(source: Object) -> Path:
         # As runtimes do for a path of no type.
         path.mkdir(parents=True)
     return path
-
-
-def _inside(volume: Path, inner: str) -> Path:
-    """A path within a volume, made as a folder when it is not there. Raises ContainerProblem when it leads out."""
-    wanted = volume / inner
-    real = Path(os.path.realpath(wanted))
-    if inner.startswith("/") or not real.is_relative_to(os.path.realpath(volume)):
-        raise ContainerProblem("CreateContainerConfigError", f"subPath {inner!r} leads out of its volume")
-    if not real.exists():
-        real.mkdir(parents=True)
-    return real

@@ -71,7 +71,9 @@ class Worker:
         self._context = context
         self._gone = gone
         self._folder = context.paths.pod(self.uid)
-        self._volumes = Volumes(context.client, self._folder / "volumes", context.facts, context.tmpfs)
+        isolates = context.runtime.isolates
+        folder = self._folder / "volumes"
+        self._volumes = Volumes(context.client, folder, context.facts, context.tmpfs, isolates=isolates)
         self._wake = asyncio.Event()
         self._slots = [
             *(Slot(spec, SIDECAR if is_sidecar(spec) else INIT) for spec in children(pod, "spec", "initContainers")),
@@ -297,6 +299,8 @@ class Worker:
             await self._say("Warning", "Failed", f"Error: {problem}")
             self._delay(slot)
             return self._not_before[slot.name] - self._context.clock.monotonic()
+        finally:
+            self._volumes.mounted(slot.spec)
         return None
 
     def _starts_again(self, slot: Slot) -> bool:

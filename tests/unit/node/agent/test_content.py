@@ -19,6 +19,7 @@ from drakkar.node.agent.health import DeviceHealths
 from drakkar.node.agent.logs import Line, chosen, parse
 from drakkar.node.agent.runtime import ContainerProblem
 from drakkar.node.agent.streams import LogOptions
+from drakkar.node.agent.subpaths import open_sub_path
 from drakkar.node.agent.volumes import VolumeProblem, Volumes, _File, write_versioned
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import PreparedDevice
@@ -144,6 +145,19 @@ def test_files_change_all_at_once(tmp_path: Path) -> None:
             write_versioned(folder, {name: _File(b"", 0o644)})
 
 
+@pytest.mark.parametrize("where", ["../outside", "..", "{}"])
+def test_a_link_that_was_put_in_place_of_the_versions_costs_nothing_outside(tmp_path: Path, where: str) -> None:
+    folder, outside = tmp_path / "volume", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    write_versioned(folder, {"a": _File(b"1", 0o644)})
+    (folder / "..data").unlink()
+    (folder / "..data").symlink_to(where.format(outside))
+    write_versioned(folder, {"a": _File(b"2", 0o644)})
+    assert (outside / "kept").exists()
+    assert (folder / "a").read_bytes() == b"2"
+
+
 def test_a_sub_path_stays_within_its_volume(tmp_path: Path) -> None:
     import asyncio
 
@@ -154,12 +168,72 @@ def test_a_sub_path_stays_within_its_volume(tmp_path: Path) -> None:
     (tmp_path / "e" / "out").symlink_to("/etc")
 
     def mount(inner: str) -> Path:
-        return volumes.mounts(pod, {"volumeMounts": [{"name": "e", "mountPath": "/m", "subPath": inner}]})[0].source
+        wanted = [{"name": "e", "mountPath": "/m", "subPath": inner}]
+        return volumes.mounts(pod, {"name": "main", "volumeMounts": wanted})[0].source
 
     assert mount("a/b") == tmp_path / "e" / "a" / "b"
+    # As in the volume itself, every user may write there.
+    assert (tmp_path / "e" / "a" / "b").stat().st_mode & 0o777 == 0o777
     for inner in ("out", "out/passwd", "../x", "/etc"):
         with pytest.raises(ContainerProblem, match="leads out"):
             mount(inner)
+
+
+def test_a_link_that_comes_after_the_look_leads_nowhere(tmp_path: Path) -> None:
+    """Whoever writes to a volume may swap a folder for a link at any moment; what is mounted is what was checked."""
+    volume, outside = tmp_path / "e", tmp_path / "outside"
+    (volume / "a").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").touch()
+    held = open_sub_path(volume, "a")
+    (volume / "a").rename(volume / "old")
+    (volume / "a").symlink_to(outside)
+    (volume / "old" / "mine").touch()
+    assert os.listdir(f"/proc/self/fd/{held.descriptor}") == ["mine"]
+    held.close()
+
+
+def test_a_link_that_comes_while_a_sub_path_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume, outside = tmp_path / "e", tmp_path / "outside"
+    (volume / "a").mkdir(parents=True)
+    outside.mkdir()
+    found = os.path.realpath(volume / "a" / "b")
+
+    def late(path: str) -> str:
+        if path == os.path.join(volume, "a", "b"):
+            (volume / "a").rmdir()
+            (volume / "a").symlink_to(outside)
+            return found
+        return path
+
+    monkeypatch.setattr(os.path, "realpath", lambda path: late(str(path)))
+    with pytest.raises(ContainerProblem, match="it was changed"):
+        open_sub_path(volume, "a/b")
+    assert not list(outside.iterdir())
+
+
+def test_what_the_agent_writes_is_read_only(tmp_path: Path) -> None:
+    import asyncio
+
+    volumes = Volumes(_Api(), tmp_path, FACTS, None, isolates=True)  # pyright: ignore[reportArgumentType]
+    sources = [
+        {"name": "conf", "configMap": {"name": "conf"}},
+        {"name": "down", "downwardAPI": {"items": []}},
+        {"name": "all", "projected": {"sources": []}},
+        {"name": "free", "emptyDir": {}},
+    ]
+    pod = {**POD, "spec": {"volumes": sources, "automountServiceAccountToken": False}}
+    asyncio.run(volumes.make(pod))
+    wanted = [{"name": source["name"], "mountPath": f"/{source['name']}"} for source in sources]
+    found = volumes.mounts(pod, {"name": "main", "volumeMounts": wanted})
+    assert {mount.destination: mount.read_only for mount in found} == {
+        "/conf": True,
+        "/down": True,
+        "/all": True,
+        "/free": False,
+    }
 
 
 def test_health_of_devices() -> None:

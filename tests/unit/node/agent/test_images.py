@@ -111,16 +111,22 @@ def test_a_tar_is_as_good_as_a_folder(tmp_path: Path) -> None:
         [_link("up", "../.."), _file("up/outside", "x")],
         [_link("out", "/etc/passwd", tarfile.LNKTYPE)],
         [_link("a", "/etc"), _link("b", "a/passwd", tarfile.LNKTYPE)],
+        [_file(".wh...")],
+        [_file(".wh..")],
+        [_file("a/.wh.")],
     ],
 )
 def test_hostile_layers_are_refused(tmp_path: Path, entries: list[tuple[str, str | None, dict[str, Any]]]) -> None:
     root = tmp_path / "deep" / "root"
     root.mkdir(parents=True)
+    (tmp_path / "deep" / "beside").touch()
     with (
         tarfile.open(fileobj=io.BytesIO(_tar(*entries))) as layer,
         pytest.raises((ValueError, FileNotFoundError)),
     ):
         unpack(layer, root)
+    assert (tmp_path / "deep" / "beside").exists()
+    assert root.is_dir()
     assert not list(tmp_path.glob("outside"))
     assert not list((tmp_path / "deep").glob("outside"))
 

@@ -151,8 +151,9 @@ def test_volumes_users_and_limits(tmp_path: Path, root: Path) -> None:
                 "workingDir": "/tmp",
                 "env": [{"name": "N", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "n"}}}],
                 "volumeMounts": [
-                    {"name": "conf", "mountPath": "/etc/conf", "readOnly": True},
+                    {"name": "conf", "mountPath": "/etc/conf"},
                     {"name": "memory", "mountPath": "/memory"},
+                    {"name": "memory", "mountPath": "/own", "subPath": "deep/own"},
                     {"name": "machine", "mountPath": "/machine", "readOnly": True},
                 ],
                 "securityContext": {"runAsUser": 1234, "capabilities": {"drop": ["ALL"]}},
@@ -166,6 +167,7 @@ def test_volumes_users_and_limits(tmp_path: Path, root: Path) -> None:
             script = (
                 "cat /etc/conf/a.txt; echo $N; id -u; grep CapEff /proc/self/status; pwd;"
                 "touch /machine/x 2>/dev/null; echo $?; stat -f -c %T /memory;"
+                "touch /etc/conf/x 2>/dev/null; echo $?; touch /own/x; ls /memory/deep/own;"
                 "ls /var/run/secrets/kubernetes.io/serviceaccount;"
                 " grep -c . /proc/1/stat; echo bye > /dev/termination-log"
             )
@@ -175,7 +177,7 @@ def test_volumes_users_and_limits(tmp_path: Path, root: Path) -> None:
             )
             assert done["status"]["phase"] == "Succeeded", await log(site, "p")
             assert (await log(site, "p")).split() == [
-                *("content", "7", "1234", "CapEff:", "0000000000000000", "/tmp", "1", "tmpfs"),
+                *("content", "7", "1234", "CapEff:", "0000000000000000", "/tmp", "1", "tmpfs", "1", "x"),
                 *("ca.crt", "namespace", "token", "1"),
             ]
             assert done["status"]["containerStatuses"][0]["state"]["terminated"]["message"] == "bye\n"
