@@ -22,7 +22,7 @@ from drakkar.api import objects
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
 from drakkar.api.meta import Object, Struct
-from drakkar.api.names import SCHEDULING_GATE
+from drakkar.api.names import DEFAULT_SCHEDULER, SCHEDULING_GATE
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, children, text
 from drakkar.insight.holders import Holder, holders, told
@@ -165,6 +165,8 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
     elif gates:
         return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
     claims = _without_devices(cluster, pod)
+    if not gates and (text(obj, "spec", "schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
+        notes += _fences(cluster, claims, policy)
     requests = funnels(cluster, claims, policy=policy, full=full)
     decision = _decision(cluster, pod, policy, now)
     if isinstance(decision, Placement):
@@ -199,6 +201,23 @@ def _waiting(pod: Object) -> list[str]:
                 why = waiting.get("message") or f"kubectl describe pod {objects.name_of(pod)} shows its events"
                 told.append(f"container {status.get('name')} waits ({waiting.get('reason') or 'no reason'}): {why}")
     return told
+
+
+def _fences(cluster: Cluster, claims: Sequence[resource.ResourceClaim], policy: str) -> list[str]:
+    """What keeps another scheduler from giving these claims devices that we would give them."""
+    if not cluster.fences or not claims:
+        return []
+    drivers = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy).drivers()
+    found: list[str] = []
+    for name, rule in cluster.fences.items():
+        selector = rule.spec.deviceSelector
+        if selector is not None and (drivers is None or selector.driver is None or selector.driver in drivers):
+            which = f"driver {selector.driver}" if selector.driver else "all drivers"
+            found.append(
+                f"devicetaintrule {name} leaves devices of {which} to Drakkar: where kube-scheduler is to place the "
+                f"pod it gets none of them; give it the gate {SCHEDULING_GATE}, or Drakkar's schedulerName"
+            )
+    return found
 
 
 def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decision:

@@ -321,3 +321,28 @@ def test_a_dump_holds_nothing_confidential() -> None:
     assert "secret" not in json.dumps(kept)
     assert kept["metadata"]["annotations"] == {"kept": "yes"}
     assert kept["spec"]["devices"]["config"][0]["opaque"]["driver"] == "x"
+
+
+def test_a_fence_is_told_to_pods_of_another_scheduler() -> None:
+    def fence(driver: str) -> dict[str, Any]:
+        taint = {"key": "drakkar.dev/managed", "effect": "NoSchedule"}
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": f"drakkar-fence-{driver}"},
+            "spec": {"deviceSelector": {"driver": driver}, "taint": taint},
+        }
+
+    def told(*fences: dict[str, Any], **spec: Any) -> tuple[str, list[str]]:
+        world = [node("a"), device_class(), node_slice("a", 1), claim("c"), pod("p", "c", **spec), *fences]
+        found = explain(world, "p")
+        return found.state, [note for note in found.notes if "devicetaintrule" in note]
+
+    mine = fence("gpu.example.com")
+    state, notes = told(mine, fence("other.example.com"))
+    assert state == "fits"
+    assert len(notes) == 1
+    assert notes[0].startswith("devicetaintrule drakkar-fence-gpu.example.com leaves devices of driver gpu.example.com")
+    assert told(mine, schedulerName="drakkar") == ("fits", [])
+    assert told(mine, schedulingGates=[{"name": "drakkar.dev/allocation"}]) == ("fits", [])
+    assert told(fence("other.example.com")) == ("fits", [])
