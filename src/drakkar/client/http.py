@@ -1,6 +1,6 @@
-"""The transport over sockets, on aiohttp.
+"""The transport over sockets: `drakkar.client.http1` for ordinary requests, aiohttp for streams.
 
-aiohttp costs half a second of CPU to import, so that happens with the first request.
+aiohttp costs half a second of CPU to import, so that happens with the first stream.
 Ordinary requests have a time limit; of streams only the beginning has one, because silence on a
 watch is normal: the caches judge it by the bookmarks that do or do not arrive. Credentials that
 a server refuses are read once more, where they can have changed, before the refusal counts.
@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from httptools import HttpParserError
+
 from drakkar.api.errors import DrakkarError, EnvironmentProblem
 from drakkar.api.times import timestamp
 from drakkar.api.wire import Request, Response
 from drakkar.client.codec import CREDENTIALS
+from drakkar.client.http1 import CONNECT_TIMEOUT, Connections
 from drakkar.client.transport import TimedOut, Unreachable, wants_stream
 
 #: Longest time an ordinary request may take, in seconds; API servers cut off after 60.
 REQUEST_TIMEOUT = 65.0
-CONNECT_TIMEOUT = 10.0
 
 
 def tls_context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, insecure: bool = False) -> Any:
@@ -83,16 +85,20 @@ class HttpTransport:
         self._asking = asyncio.Lock()
         self._user_agent = user_agent
         self._session: Any = None
+        self._connections: Connections | None = None
         #: Answers that are still being read.
         self._streams: set[Any] = set()
+
+    def _context(self) -> Any:
+        ca, certificate, key, insecure = self._tls
+        secure = self._server.startswith("https:")
+        return tls_context(ca, certificate, key, insecure=insecure) if secure else None
 
     def _open(self) -> Any:
         import aiohttp
 
         if self._session is None:
-            ca, certificate, key, insecure = self._tls
-            secure = self._server.startswith("https:")
-            context = tls_context(ca, certificate, key, insecure=insecure) if secure else None
+            context = self._context()
             self._session = aiohttp.ClientSession(
                 # Watches hold a connection each, so the pool has no upper bound.
                 connector=aiohttp.TCPConnector(ssl=context or True, limit=0),
@@ -101,11 +107,6 @@ class HttpTransport:
                 read_bufsize=2**18,
             )
         return self._session
-
-    def _timeout(self, stream: bool) -> Any:
-        import aiohttp
-
-        return aiohttp.ClientTimeout(total=None if stream else REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
 
     async def request(self, request: Request) -> Response:
         """One exchange; raises Unreachable when the connection fails or ends early."""
@@ -169,29 +170,40 @@ class HttpTransport:
         return f"{kind}{owner}{past}; {cure}"
 
     async def _exchange(self, request: Request, token: str) -> Response:
+        headers = dict(request.headers)
+        if token and "authorization" not in headers:
+            headers["authorization"] = f"Bearer {token}"
+        target = quote(request.path, safe="/:@!$&'()*+,;=~")
+        if request.query:
+            target += "?" + urlencode(request.query)
+        if wants_stream(request):
+            return await self._stream(request, target, headers)
+        if self._connections is None:
+            self._connections = Connections(self._server, self._context(), self._user_agent)
+        try:
+            return await self._connections.request(request.method, target, headers, request.body, REQUEST_TIMEOUT)
+        except TimeoutError as error:
+            raise TimedOut(f"no answer from {self._server} in time: {self._why(error)}") from error
+        except (OSError, HttpParserError) as error:
+            raise Unreachable(f"no answer from {self._server}: {self._why(error)}") from error
+
+    async def _stream(self, request: Request, target: str, headers: dict[str, str]) -> Response:
         import aiohttp
         import yarl
 
         session = self._open()
-        stream = wants_stream(request)
-        headers = dict(request.headers)
-        if token and "authorization" not in headers:
-            headers["authorization"] = f"Bearer {token}"
-        url = self._server + quote(request.path, safe="/:@!$&'()*+,;=~")
-        if request.query:
-            url += "?" + urlencode(request.query)
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT if stream else None):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 answer = await session.request(
                     request.method,
-                    yarl.URL(url, encoded=True),
+                    yarl.URL(self._server + target, encoded=True),
                     headers=headers,
                     data=request.body or None,
-                    timeout=self._timeout(stream),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
                     allow_redirects=False,
                 )
             response_headers = {name.lower(): value for name, value in answer.headers.items()}
-            if stream and answer.status == 200:
+            if answer.status == 200:
                 return Response(answer.status, response_headers, stream=self._chunks(answer))
             async with answer:
                 return Response(answer.status, response_headers, await answer.read())
@@ -224,6 +236,9 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Closes all connections; streams end with Unreachable."""
+        if self._connections is not None:
+            await self._connections.close()
+            self._connections = None
         if self._session is not None:
             import aiohttp
 
@@ -236,12 +251,12 @@ class HttpTransport:
 
 def _why(error: Exception) -> str:
     """What went wrong, without what the message around it says anyway."""
-    import aiohttp
-
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno  # negative for names that cannot be resolved
-        if number is not None and number in errno.errorcode:
-            return os.strerror(number)
+    cause = getattr(error, "os_error", error)  # aiohttp's
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+        if cause.errno is not None and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)
+        if cause.strerror:
+            return cause.strerror  # of names that cannot be resolved
     return str(error) or type(error).__name__
 
 
