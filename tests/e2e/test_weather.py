@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_at_the_embedded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as plane:
-            report = await weather(plane, tmp_path, seed=1, seconds=15)
+            report = await weather(plane, tmp_path, seed=1, seconds=12)
         assert not report.doubles, report.text()
         with capsys.disabled():
             print("\n" + report.text())
@@ -33,7 +33,7 @@ def test_at_upstreams_server(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """Gated pods are bound by upstream's own scheduler."""
     with kube_cluster(tmp_path) as cluster, cluster.scheduler():
         plane = Plane(cluster.kubeconfig, binder="default-scheduler")
-        report = asyncio.run(weather(plane, tmp_path, seed=2, seconds=20))
+        report = asyncio.run(weather(plane, tmp_path, seed=2, seconds=12))
     assert not report.doubles, report.text()
     with capsys.disabled():
         print("\n" + report.text())
