@@ -167,17 +167,19 @@ def test_a_container_ends_with_its_monitor(tmp_path: Path, root: Path) -> None:
     async def scene(site: Cluster) -> None:
         body = pod("p", container("one", "sleep 1000"), container("two", "sleep 1000"), restartPolicy="Never")
         await site.client.create(POD, body)
-        await eventually(lambda: site.pod("p"), phase("Running"))
+        await eventually(lambda: site.pod("p"), phase("Running"), timeout=30)
         (file,) = await asyncio.to_thread(lambda: [*root.glob("pods/*/containers/one/0/state.json")])
         state = json.loads(await asyncio.to_thread(file.read_bytes))
         os.kill(state["shim"], signal.SIGKILL)
-        found = await eventually(lambda: site.pod("p"), lambda p: "terminated" in status_of(p, "one")["state"])
+        found = await eventually(
+            lambda: site.pod("p"), lambda p: "terminated" in status_of(p, "one")["state"], timeout=30
+        )
         assert status_of(found, "one")["state"]["terminated"]["exitCode"] == 137
         # The pod goes on with the other one, so the end of the pod does not see to it.
-        await eventually(lambda: asyncio.sleep(0, shims.start_time(state["pid"])), lambda begun: not begun)
+        await eventually(lambda: asyncio.sleep(0, shims.start_time(state["pid"])), lambda begun: not begun, timeout=30)
         assert found["status"]["phase"] == "Running"
         await site.client.delete(POD, "p", "default")
-        await eventually(lambda: asyncio.to_thread(os.listdir, root / "s"), lambda left: not left)
+        await eventually(lambda: asyncio.to_thread(os.listdir, root / "s"), lambda left: not left, timeout=30)
 
     play(tmp_path, root, scene)
 
@@ -193,12 +195,12 @@ def test_a_container_that_could_not_be_made_is_made_by_the_next_agent(tmp_path: 
                 "reason"
             ) == "CreateContainerError"
 
-        await eventually(lambda: site.pod("p"), refused)
+        await eventually(lambda: site.pod("p"), refused, timeout=30)
         await site.stop("agent")
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
         await site.start_agent()
-        await eventually(lambda: site.pod("p"), phase("Succeeded"))
+        await eventually(lambda: site.pod("p"), phase("Succeeded"), timeout=30)
 
     play(tmp_path, root, scene)
 
