@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from drakkar.api.errors import EnvironmentProblem, UsageError
+from drakkar.api.formats import dns_subdomain
 from drakkar.api.kinds import SECRET
 from drakkar.cli.logs import configure
 from drakkar.cli.target import kubeconfig_of, targeted
@@ -61,6 +62,8 @@ async def _run(args: argparse.Namespace) -> None:
     made = choose_runtime(args.runtime, root, args.config, os.geteuid())
     config = join.read_join(args.join) if args.join else kubeconfig.load(kubeconfig_of(args), args.context)
     node = args.name or socket.gethostname().lower()
+    if problems := dns_subdomain(node):
+        raise UsageError(f"--name {node!r} cannot be the name of a Node: {problems[0]}")
     clock = SystemClock()
     try:
         address = args.address or machine.address_towards(config.server)

@@ -3,6 +3,9 @@
 A request of signer ``kubernetes.io/kube-apiserver-client-kubelet`` comes from a bootstrap token, from an administrator
 or from the node itself; one of ``kubernetes.io/kubelet-serving`` from the node itself. Everything else, other signers
 too, is left to people. Upstream's controller approves the former and leaves the latter to others.
+
+The authority is that of the API server as well, so a node gets no certificate by whose names it could pass for the
+server or another node: the only name is its own. Addresses are taken on trust, nobody here knows a node's.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drakkar.api.clock import Clock
+from drakkar.api.formats import dns_subdomain
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is, name_of
@@ -33,6 +37,9 @@ _USAGES = {
     SERVING_SIGNER: {"digital signature", "key encipherment", "server auth"},
 }
 
+#: First labels of the names under which clients look for the API server.
+_OF_THE_SERVER = {"kubernetes", "localhost"}
+
 #: Makes a certificate (PEM) from a request (PEM); ``server``: for a server, else for a client.
 Sign = Callable[[bytes, bool], bytes]
 
@@ -41,7 +48,8 @@ Sign = Callable[[bytes, bool], bytes]
 class _Asked:
     user: str
     organizations: list[str]
-    hosts: int
+    names: frozenset[str]
+    addresses: int
 
 
 class Certificates:
@@ -97,13 +105,16 @@ def allowed(request: Object) -> bool:
     asked = _asked(text(spec, "request"))
     if asked is None or asked.organizations != [_NODES]:
         return False
-    if not asked.user.startswith(_NODE) or asked.user == _NODE or set(texts(spec, "usages")) - _USAGES[signer]:
+    node = asked.user.removeprefix(_NODE)
+    if node == asked.user or dns_subdomain(node) or set(texts(spec, "usages")) - _USAGES[signer]:
         return False
     groups, user = texts(spec, "groups"), text(spec, "username")
     itself = user == asked.user and _NODES in groups
     if signer == SERVING_SIGNER:
-        return itself and asked.hosts > 0 and "server auth" in texts(spec, "usages")
-    if asked.hosts or "client auth" not in texts(spec, "usages"):
+        own = asked.names <= {node} and not (asked.names and node.partition(".")[0] in _OF_THE_SERVER)
+        some = bool(asked.names) or asked.addresses > 0
+        return itself and own and some and "server auth" in texts(spec, "usages")
+    if asked.names or asked.addresses or "client auth" not in texts(spec, "usages"):
         return False
     return itself or "system:bootstrappers" in groups or "system:masters" in groups
 
@@ -123,15 +134,17 @@ def _asked(encoded: str) -> _Asked | None:
     hosts = _hosts(request)
     if len(names) != 1 or hosts is None:
         return None
-    return _Asked(names[0], [str(each.value) for each in organizations], hosts)
+    return _Asked(names[0], [str(each.value) for each in organizations], *hosts)
 
 
-def _hosts(request: x509.CertificateSigningRequest) -> int | None:
-    """How many names and addresses are asked for; None when something else is (a URI, an e-mail address)."""
+def _hosts(request: x509.CertificateSigningRequest) -> tuple[frozenset[str], int] | None:
+    """The names and how many addresses are asked for; None when something else is (a URI, an e-mail address)."""
     from cryptography import x509
 
     try:
-        names = list(request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        hosts = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return 0
-    return len(names) if all(isinstance(name, x509.DNSName | x509.IPAddress) for name in names) else None
+        return frozenset(), 0
+    names = frozenset(hosts.get_values_for_type(x509.DNSName))
+    addresses = len(hosts.get_values_for_type(x509.IPAddress))
+    return (names, addresses) if all(isinstance(host, x509.DNSName | x509.IPAddress) for host in hosts) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ ITSELF = (NODE, ("system:nodes",))
 ADMIN = ("admin", ("system:masters",))
 USER = ("mallory", ("developers",))
 CLIENT, SERVER = ("digital signature", "client auth"), ("digital signature", "server auth")
+API = "kubernetes.default.svc"
+PASSING = f"system:node:{API}"
+PASSING_ITSELF = (PASSING, ("system:nodes",))
+ADDRESS = x509.IPAddress(IPv4Address("10.0.0.1"))
 HOST, MAIL = x509.DNSName("n1"), x509.RFC822Name("a@example.com")
 
 
@@ -68,6 +73,12 @@ HOST, MAIL = x509.DNSName("n1"), x509.RFC822Name("a@example.com")
         (request(NODE, ("system:nodes",), HOST), SERVING_SIGNER, ADMIN, SERVER, False),
         (request(NODE, ("system:nodes",), HOST, MAIL), SERVING_SIGNER, ITSELF, SERVER, False),
         (request(), SERVING_SIGNER, ITSELF, SERVER, False),
+        (request(NODE, ("system:nodes",), HOST, ADDRESS), SERVING_SIGNER, ITSELF, SERVER, True),
+        # Names by which a node could pass for another one, or for the API server.
+        (request(NODE, ("system:nodes",), HOST, x509.DNSName("n2")), SERVING_SIGNER, ITSELF, SERVER, False),
+        (request(NODE, ("system:nodes",), x509.DNSName("*.n1")), SERVING_SIGNER, ITSELF, SERVER, False),
+        (request(PASSING, ("system:nodes",), x509.DNSName(API)), SERVING_SIGNER, PASSING_ITSELF, SERVER, False),
+        (request("system:node:../n1"), CLIENT_SIGNER, BOOT, CLIENT, False),
         (b"no request", CLIENT_SIGNER, BOOT, CLIENT, False),
     ],
 )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
@@ -71,7 +72,10 @@ def read_join(given: str) -> Config:
             ) from None
     try:
         content = json.loads(base64.urlsafe_b64decode(given.removeprefix(JOIN_PREFIX)))
-        return Config(server=content["server"], ca=content["ca"].encode(), token=content["token"])
+        server, ca, token = content["server"], content["ca"], content["token"]
+        if not (isinstance(token, str) and urlsplit(server).scheme == "https" and urlsplit(server).hostname):
+            raise ValueError
+        return Config(server=server, ca=ca.encode(), token=token)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
             "--join: the text is damaged; copy it whole, or make a new one by `drakkar token create`"
