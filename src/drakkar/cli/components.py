@@ -25,7 +25,7 @@ from drakkar.api.exposition import family
 from drakkar.api.kinds import LEASE
 from drakkar.api.meta import Object
 from drakkar.api.times import parse_timestamp
-from drakkar.api.tree import child
+from drakkar.api.tree import child, text
 from drakkar.cli import process
 from drakkar.cli.logs import configure
 from drakkar.cli.target import targeted
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: Where the webhook that judges allocations is served.
 GUARD_PATH = "/guard"
+#: Seconds that it waits for the watch to show a claim, within the webhook's ``timeoutSeconds``.
+KNOWN_WITHIN = 1.0
 #: Lease of the controllers of a cluster, and of those of `drakkar up` on etcd.
 CONTROLLER_MANAGER = "kube-controller-manager"
 
@@ -229,9 +231,10 @@ async def _webhook(args: argparse.Namespace, replica: Replica) -> AsyncIterator[
         yield ""
         return
 
-    def judge(asked: Object) -> Object:
+    async def judge(asked: Object) -> Object:
         part = replica.part
         assert isinstance(part, Scheduler)
+        await part.expect_claim(text(asked, "request", "object", "metadata", "uid"), KNOWN_WITHIN)
         if not replica.is_sure() or not part.guard.opened.is_set():
             raise admission.NotHere("this replica does not lead, or not yet: the leader alone knows what is taken")
         return review_allocation(part.guard, asked)

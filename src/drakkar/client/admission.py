@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _LONGEST = 8 << 20
 
 
 #: Makes of an AdmissionReview with a request the one with its response; may raise :class:`NotHere`.
-Review = Callable[[Object], Object]
+Review = Callable[[Object], Object | Awaitable[Object]]
 
 
 class NotHere(DrakkarError):
@@ -50,9 +50,14 @@ async def serving(
             return web.Response(status=400, text="the body is no AdmissionReview")
         try:
             reviewed = review(body)
+            if not isinstance(reviewed, dict):
+                reviewed = await reviewed
         except NotHere as problem:
             # Closed, so that the next attempt may find somebody else.
             return web.Response(status=503, text=str(problem), headers={"Connection": "close"})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # An API server sends objects of their schema; who else may send what is not known.
+            return web.Response(status=400, text=f"the review has not the form of one: {type(error).__name__}: {error}")
         return web.Response(body=msgspec.json.encode(reviewed), content_type="application/json")
 
     try:

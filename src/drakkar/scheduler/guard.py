@@ -32,6 +32,8 @@ from drakkar.scheduler.holders import Rival
 #: Seconds after which an allowed write is taken for lost; kube-apiserver gives a request a minute (its
 #: ``--request-timeout``).
 FORGOTTEN = 65.0
+#: Allocations of one claim that may be on their way at a time.
+MOST_ADMITTED = 8
 
 
 @dataclass(slots=True)
@@ -80,16 +82,24 @@ class Guard:
         uid, wanted = uid_of(claim), claim.status.allocation
         if wanted is None or same_allocation(wanted, before.status.allocation):
             return ""
+        known = self._cluster.claim(key_of(claim))
+        if known is None or uid_of(known) != uid:
+            # Nothing is booked for a claim that somebody has made up.
+            self.outcomes["refused"] += 1
+            return f"resourceclaim {key_of(claim)} is not known to Drakkar's leader yet; try again"
         self._expire()
         # Booked since it was decided, so nothing that was allowed since can have taken its devices.
         own = same_allocation(wanted, self._cluster.decided(uid))
         rival = None if own else self._cluster.rival(uid, wanted)
-        if rival is not None:
+        refusal = self._told(rival) if rival is not None else ""
+        if len(self._admitted.get(uid, ())) >= MOST_ADMITTED:
+            refusal = refusal or f"resourceclaim {key_of(claim)} is being allocated in {MOST_ADMITTED} ways; try again"
+        if refusal:
             self.outcomes["refused"] += 1
-            return self._told(rival)
+            return refusal
         self.outcomes["own" if own else "allowed"] += 1
         if not request.get("dryRun"):
-            self._admit(uid, key_of(claim), version(before), wanted, booked=not own)
+            self._admit(known, version(before), wanted, booked=not own)
         return ""
 
     def _told(self, rival: Rival) -> str:
@@ -102,13 +112,18 @@ class Guard:
             return f"{device} is being given to {holder}"
         return f"{device} is held by {holder}"
 
-    def _admit(self, uid: str, key: str, replaces: int, allocation: resource.AllocationResult, *, booked: bool) -> None:
-        known = self._cluster.claim(key)
-        if known is not None and uid_of(known) == uid and version(known) > replaces:
+    def _admit(
+        self, known: resource.ResourceClaim, replaces: int, allocation: resource.AllocationResult, *, booked: bool
+    ) -> None:
+        uid, until = uid_of(known), self._clock.monotonic() + FORGOTTEN
+        if version(known) > replaces:
             # The server will find that the claim has changed, and not write.
             return
+        for admission in self._admitted.get(uid, ()):
+            if admission.version == replaces and same_allocation(admission.allocation, allocation):
+                admission.until = until
+                return
         self._count += 1
-        until = self._clock.monotonic() + FORGOTTEN
         self._admitted.setdefault(uid, []).append(_Admission(self._count, replaces, until, allocation, booked))
         if booked:
             self._cluster.admit(uid, self._count, allocation)

@@ -165,6 +165,10 @@ class Scheduler:
                 await self._claims.until(lambda: not self.guard.pending(), HAND_OVER)
             await self.close()
 
+    async def expect_claim(self, uid: str, seconds: float) -> None:
+        """Waits that long until the watch has shown a claim: some are allocated as soon as they are made."""
+        await self._claims.until(lambda: self._claims.uid(uid) is not None, seconds)
+
     async def _catch_up(self) -> None:
         """Waits until the watch has shown every allocation that there is now: an earlier leader may have allowed it."""
         while True:

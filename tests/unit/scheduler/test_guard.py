@@ -235,6 +235,26 @@ def test_counters_suffice_or_not() -> None:
     assert at.ask(allocated(claim("w"), "shapes", "right", nodes=("c", "d"))) == ""
 
 
+def test_nothing_is_booked_for_claims_that_nobody_knows() -> None:
+    """Whoever reaches the webhook may ask; what they make up must not keep devices from others."""
+    at = site(1, claim("a"))
+    forged = allocated(claim("forged"), "n", "gpu-0")
+    assert at.ask(forged) == "resourceclaim default/forged is not known to Drakkar's leader yet; try again"
+    other = {**forged, "metadata": {**claim("a")["metadata"], "uid": "another"}}
+    assert "is not known" in at.ask(other, claim("a"))
+    assert not at.guard.pending()
+    assert at.ask(allocated(claim("a"), "n", "gpu-0")) == ""
+
+
+def test_one_claim_keeps_few_devices_from_others() -> None:
+    at = site(12, claim("a"))
+    said = [at.ask(allocated(claim("a"), "n", f"gpu-{n}")) for n in range(12)]
+    assert said == [""] * 8 + ["resourceclaim default/a is being allocated in 8 ways; try again"] * 4
+    # Asked again, the same counts once.
+    same = site(12, claim("a"))
+    assert [same.ask(allocated(claim("a"), "n", "gpu-0")) for _ in range(12)] == [""] * 12
+
+
 def test_what_cannot_be_read_is_refused() -> None:
     at = site()
     assert "cannot be read" in at.ask({"metadata": {"name": "a"}, "status": {"allocation": 3}}, claim("a"))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import yaml
 
 from drakkar.api.kinds import NAMESPACE, POD, Kind
 from drakkar.api.names import SCHEDULING_GATE
-from drakkar.apiserver.tls import open_pki
+from drakkar.apiserver.tls import Pki, open_pki
 from drakkar.cli import main
 from drakkar.client import admission
 from drakkar.scheduler.webhook import review
@@ -119,25 +122,59 @@ def test_what_the_webhook_needs_is_said(capsys: pytest.CaptureFixture[str]) -> N
     assert "--guard-service leads to the webhook, which is not served: add --webhook" in capsys.readouterr().err
 
 
-def test_what_is_no_review_is_refused(tmp_path: Path) -> None:
-    import ssl
-    import urllib.error
-    import urllib.request
-
-    pki = open_pki(tmp_path / "pki")
+def posting(pki: Pki) -> Callable[[int, str, bytes], Awaitable[tuple[int, str]]]:
+    """Posts a body to a port and path; gives status and answer."""
     trust = ssl.create_default_context(cafile=str(pki.folder / "ca.crt"))
-    certificate, key = pki.folder / "server.crt", pki.folder / "server.key"
 
-    def post(port: int, body: bytes) -> int:
+    def post(port: int, path: str, body: bytes) -> tuple[int, str]:
+        asked = urllib.request.Request(f"https://127.0.0.1:{port}{path}", data=body, method="POST")
         try:
-            asked = urllib.request.Request(f"https://127.0.0.1:{port}/", data=body, method="POST")
-            return urllib.request.urlopen(asked, context=trust).status
+            with urllib.request.urlopen(asked, context=trust) as answer:
+                return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code
+            return error.code, error.read().decode()
+
+    return lambda port, path, body: asyncio.to_thread(post, port, path, body)
+
+
+def test_what_is_no_review_is_refused(tmp_path: Path) -> None:
+    pki = open_pki(tmp_path / "pki")
+    certificate, key = pki.folder / "server.crt", pki.folder / "server.key"
+    post = posting(pki)
 
     async def story() -> list[int]:
         async with admission.serving(partial(review, "drakkar"), "127.0.0.1", 0, certificate, key) as port:
-            bodies = (b"{", b"[]", b'{"request": 3}', json.dumps({"request": {"object": 7}}).encode())
-            return [await asyncio.to_thread(post, port, body) for body in bodies]
+            bodies = (
+                b"{",
+                b"[]",
+                b'{"request": 3}',
+                b'{"request": {"operation": "CREATE", "object": 7}}',
+                b'{"request": {}}',
+            )
+            return [(await post(port, "/", body))[0] for body in bodies]
 
-    assert asyncio.run(story()) == [400, 400, 400, 200]
+    assert asyncio.run(story()) == [400, 400, 400, 400, 200]
+
+
+def test_several_at_their_paths_and_none_that_cannot_judge(tmp_path: Path) -> None:
+    pki = open_pki(tmp_path / "pki")
+    certificate, key = pki.folder / "server.crt", pki.folder / "server.key"
+    post, body = posting(pki), b'{"request": {"uid": "7"}}'
+
+    async def waits(asked: Any) -> Any:
+        await asyncio.sleep(0)
+        return {"response": asked["request"]["uid"]}
+
+    def elsewhere(asked: Any) -> Any:
+        raise admission.NotHere("another one leads")
+
+    async def story() -> None:
+        reviews: dict[str, admission.Review] = {"/guard": waits, "/closed": elsewhere}
+        async with admission.serving(reviews, "127.0.0.1", 0, certificate, key) as port:
+            assert await post(port, "/guard", body) == (200, '{"response":"7"}')
+            assert await post(port, "/closed", body) == (503, "another one leads")
+            assert await post(port, "/", body) == (404, "no webhook at /; there are /guard, /closed")
+        async with admission.serving({**reviews, "/": waits}, "127.0.0.1", 0, certificate, key) as port:
+            assert (await post(port, "/anything", body))[0] == 200
+
+    asyncio.run(story())
