@@ -33,7 +33,7 @@ from drakkar.plugin.cdi import ContainerEdits
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, boot_id
 from drakkar.plugin.failpoints import hit
 from drakkar.plugin.grpc_server import SocketServer, dra_services, health_services, registration_service
-from drakkar.plugin.sockets import dra_socket, registration_socket
+from drakkar.plugin.sockets import dra_socket, registration_socket, remove_dead
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,8 @@ class DriverService:
                 lambda claim, found: self._tell_network(preparer, statuses, claim, found),
             )
             servers.insert(0, self._network)
+        for path in await asyncio.to_thread(remove_dead, self.settings.registry, self._folder, self.driver.name):
+            logger.info("removed %s: an instance that was killed left it behind", path)
         try:
             for server in servers:
                 await asyncio.to_thread(server.start)
