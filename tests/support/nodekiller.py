@@ -25,7 +25,7 @@ from typing import Any
 
 from drakkar.api.kinds import DEVICECLASS, POD, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE
 from drakkar.api.meta import Object
-from drakkar.api.objects import pod_is_done
+from drakkar.api.objects import pod_is_done, uid_of
 from drakkar.node.agent import mounts, shim, shims
 from drakkar.plugin import failpoints
 from tests.support.agents import NODE, Cluster, cluster, end_containers
@@ -188,6 +188,7 @@ class Run:
         lay_programs(self.folder, self.traps["node"].folder)
         self.ledgers = {kind: Ledger(self.folder / kind) for kind in DRIVERS}
         self.started: dict[str, asyncio.subprocess.Process] = {}
+        self.uids: list[str] = []
         self._over = False
         with _clean(self):
             asyncio.run(self._run())
@@ -295,7 +296,7 @@ class Run:
                 return
             name = f"p{lane}-{number}"
             ends = self.rng.random() < 0.4
-            await self.site.client.create(POD, self._pod(name, ends))
+            self.uids.append(uid_of(await self.site.client.create(POD, self._pod(name, ends))))
             early = self.rng.random() < 0.25
             if early:
                 await asyncio.sleep(self.rng.random())
@@ -346,7 +347,7 @@ class Run:
         await self._becomes_empty("mounts", lambda: mounts.mounted_below(root))
         await self._becomes_empty("processes", lambda: _alive(root))
         await self._becomes_empty("partitions", lambda: _partitions(self.folder / "gpu" / "gpus"))
-        await self._becomes_empty("control groups", lambda: _groups())
+        await self._becomes_empty("control groups", lambda: _groups(self.uids))
 
     async def _becomes_empty(self, what: str, read: Callable[[], Any]) -> None:
         try:
@@ -403,8 +404,11 @@ def _partitions(folder: Path) -> list[str]:
     return [instance.uuid for instance in FakeHardware(folder, count=2).state.instances]
 
 
-def _groups() -> list[str]:
-    return [str(path) for path in Path("/sys/fs/cgroup").glob("**/drakkar/*") if path.is_dir()]
+def _groups(uids: Sequence[str]) -> list[str]:
+    """Control groups of these pods, in version 1 and 2."""
+    top = Path("/sys/fs/cgroup")
+    tops = [top, *(path for path in top.iterdir() if path.is_dir())] if top.is_dir() else []
+    return [str(path) for each in tops for uid in uids if (path := each / "drakkar" / uid).exists()]
 
 
 @contextmanager

@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,6 +35,10 @@ from drakkar.plugin.grpc_client import PluginError
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+#: Records that are written at the same time; a journal takes several in one go.
+_WRITERS = 16
 _PREPARE, _UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 
 
@@ -73,6 +79,8 @@ class Claims:
         #: Claims that have been prepared since the machine was started; after that, drivers are asked again.
         self._fresh: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        # Of their own, so that records wait for the disk only, and not behind a container runtime at work.
+        self._disk = ThreadPoolExecutor(_WRITERS, thread_name_prefix="claims")
         #: Called when devices have become free, for which other pods may be waiting.
         self.released: Callable[[], None] = lambda: None
 
@@ -318,7 +326,7 @@ class Claims:
         hit("unprepare-called")
         for record in records:
             if record.claimUID not in failed:
-                await asyncio.to_thread(self._checkpoints.remove, record.claimUID)
+                await self._on_disk(partial(self._checkpoints.remove, record.claimUID))
                 self._records.pop(record.claimUID, None)
                 self._fresh.discard(record.claimUID)
                 self._locks.pop(record.claimUID, None)
@@ -329,10 +337,12 @@ class Claims:
             raise ClaimProblem("; ".join(sorted(set(failed.values()))))
 
     async def _save(self, record: Record, kept: _OnNode, *, lasts: Lasts = Lasts.ALWAYS) -> Record:
-        # In a thread, since it waits for the disk.
-        saved = await asyncio.to_thread(self._checkpoints.save, _with(record, kept), lasts=lasts)
+        saved = await self._on_disk(partial(self._checkpoints.save, _with(record, kept), lasts=lasts))
         self._records[record.claimUID] = saved
         return saved
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     @asynccontextmanager
     async def _locked(self, uids: Iterable[str]) -> AsyncIterator[None]:
