@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 #: Renewals under way at the same time.
 CONCURRENCY = 16
-#: Longest pause before a failed renewal is tried again, in seconds.
+#: Pause before a failed renewal is tried again, in seconds; longer for many nodes, but never longer than the period.
 RETRY = 0.5
+#: What a server in trouble is asked per second at most by all nodes of a process together, where their number allows.
+RETRIES = 64
 #: An answer is waited for as long as a period, or this many seconds where that is longer: a renewal that nobody
 #: answers must not cost the lease.
 SHORTEST_WAIT = 1.0
@@ -131,7 +133,7 @@ class Heartbeats:
                     error,
                 )
                 beat.missed = True
-                pause = min(RETRY, self._period)
+                pause = min(max(RETRY, len(self._due) / RETRIES), self._period)
             else:
                 if beat.missed:
                     logger.info("node %s: lease renewed again", beat.name)

@@ -46,7 +46,7 @@ from drakkar.client.queue import KeyQueue
 from drakkar.client.runner import Runner
 from drakkar.client.transport import Unreachable
 from drakkar.client.writes import After, Create, Write
-from drakkar.node.heartbeat import Beat, Heartbeats
+from drakkar.node.heartbeat import RETRIES, Beat, Heartbeats
 from drakkar.node.hollow_host import HollowHost
 from drakkar.node.hollow_nodes import (
     FAILED,
@@ -65,7 +65,8 @@ logger = logging.getLogger(__name__)
 #: Keys of the queue: ("node", "", name) and ("pod", namespace, name).
 Key = tuple[str, str, str]
 
-#: Pause before a node that cannot reach the server tries to join again, in seconds.
+#: Pause before a node that cannot reach the server tries to join again, in seconds; longer for more nodes than try in
+#: that time at a rate of :data:`drakkar.node.heartbeat.RETRIES`.
 REJOIN = 0.5
 #: Keys that are worked on at the same time.
 WORKERS = 16
@@ -182,7 +183,7 @@ class HollowFleet:
         except (Unreachable, ApiError) as error:
             # Not left to the queue's back-off: a node that stays away longer than it must is taken for dead.
             logger.info("node %s: cannot join: %s", name, error)
-            return [After(REJOIN)]
+            return [After(max(REJOIN, len(self.nodes) / RETRIES))]
 
     async def _node(self, hollow: HollowNode) -> list[Write]:
         node = self._node_cache.get("", hollow.name)

@@ -48,6 +48,37 @@ def test_a_server_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+class Away:
+    """Takes the first renewal of each node and refuses all others."""
+
+    def __init__(self, nodes: int):
+        self.nodes = nodes
+        self.asked = 0
+
+    async def patch(self, *_: Any) -> None:
+        self.asked += 1
+        if self.asked > self.nodes:
+            raise Unreachable("away")
+
+
+def test_many_nodes_ask_a_server_that_is_away_no_oftener_than_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drakkar.node.heartbeat.RETRY", 0.01)
+
+    async def body() -> None:
+        server = Away(64)
+        beats = Heartbeats(server, SystemClock(), period=0.9, duration=60, expired=lambda beat: None)  # type: ignore[arg-type]
+        for number in range(server.nodes):
+            await beats.join(Beat(f"n{number}"), {})
+        task = asyncio.create_task(beats.run())
+        # Spread over half a period to one and a half, each is renewed in vain once, and some once more.
+        await asyncio.sleep(1.4)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert server.asked - server.nodes <= 2 * 64
+
+    asyncio.run(body())
+
+
 class Mute:
     """Takes the first renewal and answers none of the others."""
 
