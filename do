@@ -124,7 +124,7 @@ help)
   upstream  build upstream's components once (minutes, needs Go) and test with them
   kubelet  a real kubelet and containerd with our drivers, as root; says 'not run: why' where this machine cannot
   kill   the long kill loops over all failpoints: ./do kill [plane|node] (see CONTRIBUTING.md)
-  weather  all parts behind a proxy that refuses, delays, loses and repeats (--seconds, --seed, --runs, --beyond)
+  weather  all parts behind a proxy that refuses, delays, loses and repeats (--seconds, --seed, --beyond)
   fuzz   random requests to the API server, for as long as you like (--seconds)
   bench  the benchmarks
   image  build the image without any engine: ./do image --base FOLDER --out LAYOUT

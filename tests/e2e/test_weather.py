@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_at_the_embedded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as plane:
-            report = await weather(plane, tmp_path, seed=1, seconds=12)
+            report = await weather(plane, tmp_path, seed=1, seconds=10, outage=2)
         assert not report.doubles, report.text()
         with capsys.disabled():
             print("\n" + report.text())

@@ -344,6 +344,10 @@ class Proxy:
         self.doors[name] = door
         return door
 
+    def totals(self) -> dict[str, int]:
+        """How many requests have gone through each door."""
+        return {name: sum(door.count.requests.values()) for name, door in self.doors.items()}
+
     def weather(self, weather: Weather) -> None:
         """The same weather at all doors."""
         for door in self.doors.values():

@@ -50,6 +50,8 @@ AFTERWARDS, AND_MORE = 60.0, 1.5
 HOT = 50.0
 #: Most requests of one component per second when nothing happens any more: leases and watches.
 IDLE = 12.0
+#: What can happen to every request for a while.
+OUTAGES = ("cut", "broken", "throttled", "unauthorized", "never")
 LEASE = ("--leader-elect-lease-duration", "3", "--leader-elect-resource-namespace", "drakkar-system")
 FLEET = "tpu-16"
 
@@ -247,16 +249,14 @@ class Day:
     async def live(self, seconds: float) -> None:
         """Jobs come, pods go, devices are tainted, for so long."""
         end = time.monotonic() + seconds
-        number = 0
         while time.monotonic() < end:
-            number += 1
-            await self._new_job(number)
+            await self._new_job(len(self._jobs) + 1)
             await asyncio.sleep(self._rng.uniform(0.8, 2.0))
             what = self._rng.random()
             if what < 0.3:
                 await self._delete_a_pod()
             elif what < 0.5:
-                await self._taint_a_device(number)
+                await self._taint_a_device(len(self._jobs))
 
     async def _new_job(self, number: int) -> None:
         name = f"job-{number}"
@@ -370,9 +370,13 @@ async def weather(
     seed: int,
     seconds: float,
     storm: Weather = STORM,
+    outage: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """One run of :class:`Day` in this weather. AssertionError where something is lost, held twice or hot."""
+    """One run of :class:`Day` in this weather, with an outage of each kind that lasts ``outage`` seconds after it.
+
+    AssertionError where something is lost, used twice or hot.
+    """
     masters = "drakkar:weather", "system:masters"
     async with proxy(seed, folder) as made, connect(plane.kubeconfig(*masters)) as admin:
         day = Day(plane, admin, seed)
@@ -393,6 +397,12 @@ async def weather(
                     door.weather = replace(storm, streaming_lists=name != "scheduler-b")
                 say(f"seed {seed}: {seconds:.0f} s of bad weather")
                 await day.live(seconds)
+                for kind in OUTAGES if outage else ():
+                    before = made.totals()
+                    made.weather(replace(CALM, **{kind: 1.0}))
+                    await day.live(outage)
+                    rates = {name: round((total - before[name]) / outage) for name, total in made.totals().items()}
+                    say(f"{outage:.0f} s in which everything is {kind}: requests per second {rates}")
                 made.weather(CALM)
                 say("it clears")
                 try:
@@ -455,12 +465,12 @@ async def _at_work(parts: dict[str, Part]) -> None:
 async def _idle(made: Proxy, span: int = 6) -> dict[str, float]:
     """Requests per second of each component when nothing is left to do."""
     await asyncio.sleep(2)
-    before = {name: sum(door.count.requests.values()) for name, door in made.doors.items()}
+    before = made.totals()
     await asyncio.sleep(span)
-    return {name: (sum(door.count.requests.values()) - before[name]) / span for name, door in made.doors.items()}
+    return {name: (total - before[name]) / span for name, total in made.totals().items()}
 
 
-async def _run(seeds: range, seconds: float, beyond: bool) -> None:
+async def _run(seeds: range, seconds: float, beyond: bool, outage: float) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="drakkar-weather-") as name:
             folder = Path(name)
@@ -469,7 +479,7 @@ async def _run(seeds: range, seconds: float, beyond: bool) -> None:
                 if beyond:
                     # What is never told comes to light when the state is read anew, which else is once an hour.
                     os.environ["DRAKKAR_RELIST_SECONDS"] = "10"
-                report = await weather(plane, folder, seed=seed, seconds=seconds, storm=storm, say=_say)
+                report = await weather(plane, folder, seed=seed, seconds=seconds, storm=storm, outage=outage, say=_say)
                 _say(report.text())
                 assert beyond or not report.doubles, report.text()
 
@@ -489,8 +499,15 @@ def main() -> int:
     parser.add_argument(
         "--beyond", action="store_true", help="also what no server may do: changes that a watch never tells, and others"
     )
+    parser.add_argument(
+        "--outages",
+        type=float,
+        default=0,
+        metavar="N",
+        help="then everything is cut, refused, … for N seconds each (0)",
+    )
     args = parser.parse_args()
-    asyncio.run(_run(range(args.seed, args.seed + args.runs), args.seconds, args.beyond))
+    asyncio.run(_run(range(args.seed, args.seed + args.runs), args.seconds, args.beyond, args.outages))
     return 0
 
 
