@@ -319,3 +319,26 @@ def test_a_node_that_was_not_heard_of_ends_what_was_given_away_before_it_is_read
             await eventually(lambda: asyncio.sleep(0, driver.unprepared), bool)
 
     asyncio.run(run())
+
+
+def test_the_health_of_an_extended_resource_is_told(tmp_path: Path, root: Path) -> None:
+    """No claim in the pod: the class stands behind the name of a resource."""
+
+    async def run() -> None:
+        async with cluster(tmp_path, root) as site:
+            await prepare_cluster(site)
+            await site.client.patch(DEVICECLASS, NAME, None, {"spec": {"extendedResourceName": f"{NAME}/greeter"}})
+            await site.start_agent()
+            await site.start_driver(Hello(tmp_path))
+            body = pod("p", 'echo "I have $HELLO"; sleep 100', resourceClaims=None)
+            body["spec"]["containers"][0]["resources"] = {"limits": {f"{NAME}/greeter": 1}}
+            await site.client.create(POD, body)
+            running = await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
+            assert await eventually(lambda: log(site, "p"), lambda text: "\n" in text) == "I have d0\n"
+            claim = running["status"]["extendedResourceClaimStatus"]
+            (resources,) = running["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+            request = claim["requestMappings"][0]["requestName"]
+            assert resources["name"] == f"claim:{claim['resourceClaimName']}/{request}"
+            assert resources["resources"][0]["health"] == "Healthy"
+
+    asyncio.run(run())
