@@ -365,6 +365,28 @@ async def contest(admin: Client, seed: int) -> tuple[Revisions, Counter[str], in
     return seen, units, fleet.free.total()
 
 
+async def extended(admin: Client) -> None:
+    """kube-scheduler makes the claim behind an extended resource and allocates it at once."""
+    await namespace_for(admin, "extended")
+    selector = {"cel": {"expression": "device.driver == 'extended.example.com'"}}
+    behind = {"selectors": [selector], "extendedResourceName": "example.com/gpu"}
+    spec = {"driver": "extended.example.com", "nodeName": NODES[0], "devices": [{"name": "d"}]}
+    spec["pool"] = {"name": "extended", "generation": 1, "resourceSliceCount": 1}
+    amounts = {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}
+    containers = [{"name": "c", "image": "i", "resources": amounts}]
+    await make(
+        admin,
+        (DEVICECLASS, {"metadata": {"name": "extended"}, "spec": behind}),
+        (RESOURCESLICE, {"metadata": {"name": "extended"}, "spec": spec}),
+        (POD, {"metadata": {"name": "p", "namespace": "extended"}, "spec": {"containers": containers}}),
+    )
+
+    async def bound() -> str:
+        return pod_node(await admin.get(POD, "p", "extended"))
+
+    await until(bound)
+
+
 def test_with_the_guard_no_device_is_held_twice_at_any_revision(cluster: KubeCluster) -> None:
     async def story(ours: Ours) -> None:
         async with connect(cluster.kubeconfig()) as admin:
@@ -378,6 +400,7 @@ def test_with_the_guard_no_device_is_held_twice_at_any_revision(cluster: KubeClu
                         assert seen.faults == [], told
                         assert seen.allocations > 30, told
                         assert min(bound[OURS], bound[THEIRS]) >= 0.3 * total, told
+                    await extended(admin)
                 # Without contention this would show nothing; and we never had to give way.
                 assert await ours.metric('drakkar_guard_allocations_total{outcome="refused"}') > 0
                 assert await ours.metric("drakkar_scheduler_conflict_foreign_total") == 0

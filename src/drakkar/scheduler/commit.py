@@ -338,8 +338,10 @@ class Committer:
 
     async def _confirm(self, pod: PodView, claim: resource.ResourceClaim) -> resource.ResourceClaim:
         """Waits until the allocation is seen on the watch, and sees to it that it was the first."""
-        if not await self._claims.reached(self._released.get(uid_of(claim), claim), COME_BACK):
-            raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
+        # What the decision was made on may be older than our own last word about the claim.
+        for written in (claim, self._released.pop(uid_of(claim), claim)):
+            if not await self._claims.reached(written, COME_BACK):
+                raise Lost(f"resourceclaim {name_of(claim)} did not come back on the watch within {COME_BACK:.0f} s")
         seen = self._claims.get(namespace_of(claim), name_of(claim))
         if seen is None or not _still(seen, claim):
             raise Lost(f"resourceclaim {name_of(claim)} lost its allocation in the meantime")

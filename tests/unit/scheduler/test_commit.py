@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -178,5 +179,34 @@ def test_who_takes_an_allocation_back_makes_older_bindings_void() -> None:
             assert not await committer.void(bindable)
             server.remove(POD, "p")
             assert not await committer.void(bindable)
+
+    asyncio.run(scenario())
+
+
+def test_an_allocation_counts_when_it_has_come_back_itself_whatever_was_taken_back_before() -> None:
+    async def scenario() -> None:
+        server = started(claim("c"), pod("p", "c"))
+        async with committing(server) as (cluster, committer):
+            placement = small(server, cluster)
+            await committer.write_claims(view(server.get(POD, "p")), placement)
+            held = typed(server.get(RESOURCECLAIM, "c"))
+            await committer.release(held)
+            # Decided on what is not so any more: the watch tells late.
+            server.deliver.clear()
+            stale = dataclasses.replace(placement, allocations=(), held=(held,))
+            with pytest.raises(Lost):
+                await committer.write_claims(view(server.get(POD, "p")), stale)
+            server.deliver.set()
+            await until(lambda: (found := cluster.claim("default/c")) and found.status.allocation is None)
+            again = decide(cluster, view(server.get(POD, "p")))
+            assert isinstance(again, Placement)
+            server.deliver.clear()
+            writing = asyncio.create_task(committer.write_claims(view(server.get(POD, "p")), again))
+            await until(lambda: server.get(RESOURCECLAIM, "c")["status"].get("allocation"))
+            await asyncio.sleep(0.05)
+            assert not writing.done()
+            server.deliver.set()
+            _, (seen,) = await writing
+            assert seen.status.allocation is not None
 
     asyncio.run(scenario())
