@@ -52,7 +52,7 @@ HOT = 50.0
 IDLE = 12.0
 #: What can happen to every request for a while.
 OUTAGES = ("cut", "broken", "throttled", "unauthorized", "never")
-LEASE = ("--leader-elect-lease-duration", "3", "--leader-elect-resource-namespace", "drakkar-system")
+LEASE = ("--leader-elect-lease-duration", "8", "--leader-elect-resource-namespace", "drakkar-system")
 FLEET = "tpu-16"
 
 
