@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -12,9 +13,12 @@ import msgspec
 
 from drakkar.api.errors import DrakkarError, EnvironmentProblem
 from drakkar.api.meta import Object
+from drakkar.client import codec
 
 #: Largest AdmissionReview in bytes: an object of the API server's limit, old and new.
 _LONGEST = 8 << 20
+#: Seconds in which a request must have come whole; API servers wait for answers no longer (``timeoutSeconds``).
+_PATIENCE = 30.0
 
 
 #: Makes of an AdmissionReview with a request the one with its response; may raise :class:`NotHere`.
@@ -43,8 +47,13 @@ async def serving(
         if review is None:
             return web.Response(status=404, text=f"no webhook at {asked.path}; there are {', '.join(table)}")
         try:
-            body: Any = msgspec.json.decode(await asked.read())
-        except msgspec.DecodeError:
+            async with asyncio.timeout(_PATIENCE):
+                content = await asked.read()
+            body: Any = codec.decode_json(content)
+        except TimeoutError:
+            words = f"the body did not come within {_PATIENCE:g} s"
+            return web.Response(status=408, text=words, headers={"Connection": "close"})
+        except (msgspec.DecodeError, web.RequestPayloadError, ConnectionError):
             return web.Response(status=400, text="the body is no JSON")
         if not isinstance(body, dict) or not isinstance(body.get("request"), dict):
             return web.Response(status=400, text="the body is no AdmissionReview")

@@ -2,13 +2,17 @@
 
 Kinds with a struct decode into it, all others into dicts. One decoder per type is kept,
 because building one costs more than decoding a small object.
+
+Opaque parameters of a claim may be nested thousands of levels deep, and who writes a claim must not be able to stop
+those who read all of them. So what no decoder can follow is read with everything below `DEEPEST` levels left out.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +21,12 @@ from drakkar.api.kinds import Kind
 from drakkar.api.wire import Response
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Levels of objects and lists that are read of what is nested too deep for a decoder (which follow some 900).
+DEEPEST = 200
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -48,20 +58,55 @@ _envelopes = msgspec.json.Decoder(Envelope)
 _lists = msgspec.json.Decoder(ListBody)
 
 encode = _encoder.encode
-decode_envelope = _envelopes.decode
-decode_list = _lists.decode
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        logger.warning("JSON is nested too deep: what lies below %d levels is not read", DEEPEST)
+        return decoder.decode(cut(bytes(data)))
+
+
+def cut(data: bytes, deepest: int = DEEPEST) -> bytes:
+    """JSON with objects and lists below ``deepest`` levels empty."""
+    kept: list[bytes] = []
+    begin = depth = 0
+    for token in _TOKEN.finditer(data):
+        character = data[token.start() : token.start() + 1]
+        if character in b"{[":
+            depth += 1
+            if depth == deepest + 1:
+                kept.append(data[begin : token.end()])
+        elif character in b"}]":
+            if depth == deepest + 1:
+                begin = token.start()
+            depth -= 1
+    if depth <= deepest:  # Else it is not whole, which the decoder will say.
+        kept.append(data[begin:])
+    return b"".join(kept)
+
+
+def decode_envelope(data: bytes | msgspec.Raw) -> Envelope:
+    """One frame of a watch."""
+    return _decoded(_envelopes, data)
+
+
+def decode_list(data: bytes | msgspec.Raw) -> ListBody:
+    """A list of objects."""
+    return _decoded(_lists, data)
 
 
 def decode_json(data: bytes | msgspec.Raw) -> Any:
     """Plain JSON values."""
-    return _decoder(Any).decode(data)
+    return _decoded(_decoder(Any), data)
 
 
 def decode_object(kind: Kind, data: bytes | msgspec.Raw) -> Any:
     """An object of ``kind``; list items come without ``apiVersion`` and ``kind``, which are filled in."""
     if kind.type is not None:
-        return _decoder(kind.type).decode(data)
-    obj: dict[str, Any] = _decoder(dict[str, Any]).decode(data)
+        return _decoded(_decoder(kind.type), data)
+    obj: dict[str, Any] = _decoded(_decoder(dict[str, Any]), data)
     if "kind" not in obj:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
     return obj

@@ -13,6 +13,9 @@ Configs = Mapping[tuple[str, str], type[msgspec.Struct]]
 #: In place of such a table: parameters of every kind are taken, unread. For drivers that stand for others.
 ANY: Configs = MappingProxyType({})
 
+#: Characters of an unknown apiVersion or kind that are repeated in a message.
+_SHOWN = 80
+
 
 class Unread(msgspec.Struct, frozen=True):
     """Parameters of a kind that the driver does not know, whole."""
@@ -32,7 +35,10 @@ def decode_config(driver: str, configs: Configs, parameters: Mapping[str, Any]) 
     struct = configs.get(key)
     if struct is None:
         known = ", ".join(f"{version} {kind}" for version, kind in configs) or "none"
-        raise ConfigProblem(f"{key[0]} {key[1]} is not known to driver {driver}, known: {known}")
+        if not all(key):
+            raise ConfigProblem(f"apiVersion and kind are needed, driver {driver} knows: {known}")
+        given = " ".join(part[:_SHOWN] for part in key)
+        raise ConfigProblem(f"{given} is not known to driver {driver}, known: {known}")
     rest = {name: value for name, value in parameters.items() if name not in ("apiVersion", "kind")}
     try:
         return msgspec.convert(rest, struct)

@@ -80,6 +80,10 @@ def test_only_faults_in_parameters_for_this_driver_are_refused() -> None:
         "Grating is not known to driver hello.example.com, known: hello.example.com/v1 Greeting"
         in (judged(template)["status"]["message"])
     )
+    nothing = claim()
+    nothing["spec"]["devices"]["config"][1]["opaque"]["parameters"] = {}
+    assert f"{place}: apiVersion and kind are needed" in judged(nothing)["status"]["message"]
+    assert len(judged(claim(kind="x" * 9000))["status"]["message"]) < 400
     for odd in ({}, {"spec": None}, {"spec": {"devices": {"config": [None, 3, {"opaque": {"driver": NAME}}]}}}):
         judged(odd)
 
