@@ -46,7 +46,9 @@ def _gates(gates: Mapping[str, bool]) -> list[str]:
 class KubeCluster:
     """A running kube-apiserver; its certificates and logs are in ``folder``. :func:`kube_cluster` makes one."""
 
-    def __init__(self, folder: Path, etcd: Etcd, gates: Mapping[str, bool], flags: Sequence[str], authorizers: str):
+    def __init__(
+        self, folder: Path, etcd: Etcd, gates: Mapping[str, bool], flags: Sequence[str], authorizers: str, disabled: str
+    ):
         self.folder = folder
         self._gates = gates
         self._pki = open_pki(folder / "pki")
@@ -61,8 +63,7 @@ class KubeCluster:
             f"--secure-port={port}",
             *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
             *(f"--authorization-mode={authorizers}", "--runtime-config=api/all=true"),
-            # Nodes made by hand have nobody who takes their first taint away.
-            "--disable-admission-plugins=TaintNodesByCondition",
+            *([f"--disable-admission-plugins={disabled}"] if disabled else []),
             *(f"--client-ca-file={pki / 'ca.crt'}", f"--tls-cert-file={pki / 'server.crt'}"),
             f"--tls-private-key-file={pki / 'server.key'}",
             *(
@@ -157,15 +158,21 @@ class KubeCluster:
 
 @contextmanager
 def kube_cluster(
-    folder: Path, *flags: str, gates: Mapping[str, bool] | None = None, authorizers: str = "Node,RBAC"
+    folder: Path,
+    *flags: str,
+    gates: Mapping[str, bool] | None = None,
+    authorizers: str = "Node,RBAC",
+    disabled: str = "TaintNodesByCondition",
 ) -> Iterator[KubeCluster]:
     """etcd and kube-apiserver, ready, with these flags and gates; skips where they are not there, fails where CI=true.
+
+    ``disabled`` admission plugins: nodes made by hand have nobody who takes their first taint away.
 
     ``gates=dict.fromkeys(OFF_BY_DEFAULT, True)`` turns all on that devices and groups can use.
     """
     with ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(folder))
-        cluster = KubeCluster(folder, etcd, gates or {}, flags, authorizers)
+        cluster = KubeCluster(folder, etcd, gates or {}, flags, authorizers, disabled)
         stack.enter_context(cluster.server)
         cluster.wait_ready()
         yield cluster

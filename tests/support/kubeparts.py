@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from drakkar.api.times import parse_timestamp
 from tests.support import chart
 from tests.support.kubecluster import KubeCluster, kube_cluster
 from tests.support.plane import Part
@@ -36,8 +38,9 @@ _AUDIT = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One answered request of the audit log."""
+    """One answered request of the audit log; ``at`` is when it came in, in Unix seconds."""
 
+    at: float
     user: str
     verb: str
     #: ``pods``, or ``pods/status``.
@@ -54,6 +57,19 @@ class Entry:
         return (
             self.verb not in ("get", "list", "watch") and self.code < 300 and self.resource != "serviceaccounts/token"
         )
+
+
+class Orderly(Part):
+    """A part that is asked to end, so that it hands its lease over to who comes next."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        finally:
+            super().__exit__(kind, error, trace)
 
 
 class Site:
@@ -79,7 +95,7 @@ class Site:
 
     def part(self, account: str, *command: str) -> Part:
         """``drakkar COMMAND`` with that account."""
-        return Part(*command, "--kubeconfig", str(self.account(account)))
+        return Orderly(*command, "--kubeconfig", str(self.account(account)))
 
     def written(self) -> list[Entry]:
         """All of the audit log."""
@@ -99,6 +115,7 @@ def _entry(event: Mapping[str, Any]) -> Entry:
     resource = about.get("resource", "")
     status = event.get("responseStatus") or {}
     return Entry(
+        parse_timestamp(event["requestReceivedTimestamp"]),
         event["user"]["username"],
         event["verb"],
         f"{resource}/{about['subresource']}" if about.get("subresource") else resource,
@@ -114,11 +131,11 @@ def _entry(event: Mapping[str, Any]) -> Entry:
 def kube_site(
     folder: Path, *flags: str, gates: Mapping[str, bool] | None = None, authorizers: str = "Node,RBAC"
 ) -> Iterator[Site]:
-    """A site with the rights of gate mode beside kube-controller-manager."""
+    """A site with the rights of gate mode beside kube-controller-manager; new nodes are tainted until ready."""
     policy, log = folder / "audit.yaml", folder / "audit.log"
     policy.write_text(json.dumps(_AUDIT))
     audit = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    with kube_cluster(folder, *audit, *flags, gates=gates, authorizers=authorizers) as cluster:
+    with kube_cluster(folder, *audit, *flags, gates=gates, authorizers=authorizers, disabled="") as cluster:
         site = Site(cluster, log)
         site.grant("controllers.only={eviction,node-loss}")
         yield site
