@@ -61,7 +61,8 @@ class Replica:
         self.client = client
         self._make = make
         self._part = make(client)
-        self._fresh = True
+        #: Follows the server's state while the replica stands by.
+        self._following: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None]
         #: What else the replica that works has to do, as long as the part works.
         self.besides: Callable[[Part], Coroutine[Any, Any, None]] | None = None
@@ -120,26 +121,33 @@ class Replica:
         if not self._elects:
             await self._work()
             return
-        stand_by = getattr(self._part, "stand_by", None)
-        following = asyncio.create_task(stand_by(), name="standing-by") if stand_by is not None else None
+        self._stand_by()
         try:
-            await self._election.run(self._work)
+            await self._election.run(self._work, self._begin_anew)
         finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            if self._following is not None:
+                self._following.cancel()
+                await asyncio.gather(self._following, return_exceptions=True)
             close = getattr(self._part, "close", None)
             if close is not None:
                 await close()
 
+    def _stand_by(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+        stand_by = getattr(self._part, "stand_by", None)
+        if stand_by is not None:
+            self._following = asyncio.create_task(stand_by(), name="standing-by")
+
+    def _begin_anew(self) -> None:
+        """A candidate again after a lost term: what that had decided and not written is void."""
+        self._settling.cancel()
+        process.unsettle()
+        self._part = self._make(self.client)
+        self._settling = asyncio.create_task(self._settle(self._part), name="settling")
+        self._stand_by()
+
     async def _work(self) -> None:
-        if not self._fresh:
-            # What an earlier term had decided and not written is void.
-            self._settling.cancel()
-            process.unsettle()
-            self._part = self._make(self.client)
-            self._settling = asyncio.create_task(self._settle(self._part), name="settling")
-        self._fresh = False
         besides = asyncio.create_task(self.besides(self._part), name="besides") if self.besides is not None else None
         try:
             await self._part.run()

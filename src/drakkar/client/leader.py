@@ -60,8 +60,11 @@ class Election:
         """Whether nobody else can lead just now: also right in a process that has been stopped for a while."""
         return self.leads.is_set() and self._rest() > 0
 
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled."""
+    async def run(self, work: Callable[[], Awaitable[None]], lost: Callable[[], None] = lambda: None) -> None:
+        """Does ``work`` whenever it leads, until ``work`` ends by itself or this is cancelled.
+
+        ``lost`` is called when it has led and does so no longer.
+        """
         while True:
             while not await self._attempt(self._renew_deadline / 2):
                 await self._clock.sleep(self._pause())
@@ -69,6 +72,7 @@ class Election:
             if await self._lead(work):
                 return
             logger.warning("%s lost the lease %s/%s", self._identity, self._namespace, self._name)
+            lost()
 
     def _pause(self) -> float:
         """Seconds until another look at a lease of somebody else's: often, and when it runs out, so that
