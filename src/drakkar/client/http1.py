@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import cast
@@ -19,6 +20,7 @@ from drakkar.api.wire import Response
 
 #: Kept connections that have not been used for this many seconds are not used again: servers close theirs after longer.
 KEPT = 15.0
+#: Longest time until a connection stands, over all addresses of the server, in seconds.
 CONNECT_TIMEOUT = 10.0
 
 
@@ -32,7 +34,7 @@ class Connections:
     def __init__(self, server: str, context: ssl.SSLContext | None, user_agent: str):
         parts = urlsplit(server)
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/")
         self._context = context
         self._constant = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\nuser-agent: {user_agent}\r\n"
@@ -80,12 +82,24 @@ class Connections:
         return None
 
     async def _connect(self) -> _Connection:
+        """A connection to the first address of the server that answers; each has its part of the time."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self._all), self._host, self._port, ssl=self._context
-            )
-        return connection
+        found = await loop.getaddrinfo(self._host, self.port, type=socket.SOCK_STREAM)
+        failure = OSError(f"{self._host} has no address")
+        for host, port in cast("list[tuple[str, int]]", [address[:2] for *_, address in found]):
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT / len(found)):
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self._all),
+                        host,
+                        port,
+                        ssl=self._context,
+                        server_hostname=self._host if self._context is not None else None,
+                    )
+                return connection
+            except OSError as error:
+                failure = error
+        raise failure
 
     async def close(self) -> None:
         """Closes all connections; requests under way end with :class:`Broken`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -216,6 +217,36 @@ def test_closing_ends_what_is_under_way() -> None:
             await connections.close()
             with pytest.raises(Broken):
                 await waiting
+
+    run(scenario)
+
+
+def test_the_next_address_is_tried_where_the_first_refuses_or_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "CONNECT_TIMEOUT", 0.6)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        closed, silent = socket.socket(), socket.socket()
+        for unused in (closed, silent):
+            unused.bind(("127.0.0.1", 0))
+        # One that is full: what connects further is not answered.
+        silent.listen(0)
+        filling = [socket.socket() for _ in range(4)]
+        for each in filling:
+            each.setblocking(False)
+            each.connect_ex(silent.getsockname())
+        async with at(lambda _, __, ___: ok()) as (server, connections):
+            here = connections.port
+
+            async def addresses(*_: object, **__: object) -> list[object]:
+                ports = [closed.getsockname()[1], silent.getsockname()[1], here]
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+            monkeypatch.setattr(loop, "getaddrinfo", addresses)
+            assert await get(connections) == (200, b"{}")
+            assert server.connections == 1
+        for each in (closed, silent, *filling):
+            each.close()
 
     run(scenario)
 
