@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from drakkar.api.tree import text
+from drakkar.api.tree import children, text
 from drakkar.cli.target import connect
 from drakkar.sim.fleets import load_fleet
 from tests.e2e.test_replicas import LEASE_SECONDS, Replica
@@ -132,30 +132,34 @@ def test_a_leader_is_killed_in_the_middle_of_its_work(site: Site, capsys: pytest
         leader.process.kill()
         killed = time.time()
         kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(single_hosts(range(8, 16))))
-        until(site, lambda: len({entry.name for entry in bindings(site, before)}) == 16)
+        until(site, lambda: all(pod["spec"].get("nodeName") for pod in pods(site, REPLICAS)))
         later = {f"host-{number}" for number in range(8, 16)}
         took = min(entry.at for entry in bindings(site, before) if entry.name in later) - killed
         assert holder(site) in by_pid.keys() - {str(leader.process.pid)}
-        # Every pod was bound once, every claim allocated once, and no device twice.
-        assert [
-            name for name, times in Counter(entry.name for entry in bindings(site, before)).items() if times > 1
-        ] == []
-        allocations = Counter(
-            entry.name
-            for entry in site.written()[before:]
-            if entry.writes
-            and entry.resource == "resourceclaims/status"
-            and "allocation" in entry.body.get("status", {})
-        )
-        assert allocations == Counter(f"host-{number}" for number in range(16))
+        # Every pod was bound once, and every claim allocated once for all, each to another device.
+        assert max(Counter(entry.name for entry in bindings(site, before)).values()) == 1
         claims = json.loads(kubectl.run("get", "resourceclaims", "-n", REPLICAS, "-o", "json"))["items"]
-        devices = {claim["status"]["allocation"]["devices"]["results"][0]["device"] for claim in claims}
-        assert len(devices) == 16
+        devices = {claim["metadata"]["name"]: allocated(claim) for claim in claims}
+        written = [
+            (entry.name, allocated(entry.body))
+            for entry in site.written()[before:]
+            if entry.writes and entry.resource == "resourceclaims/status" and allocated(entry.body)
+        ]
+        # What was on its way when the leader was killed may be written without an answer.
+        assert len(written) == len({*written}) >= 8
+        assert {*written} <= {*devices.items()}
+        assert len({*devices.values()}) == 16
         assert site.refused() == []
         kubectl.run("delete", "pods", "--all", "-n", REPLICAS, "--timeout=60s", timeout=70)
         kubectl.run("delete", "resourceclaims", "--all", "-n", REPLICAS, "--timeout=60s", timeout=70)
     with capsys.disabled():
         print(f"\nlease {LEASE_SECONDS:g} s: the next decision {took:.2f} s after the leader was killed")
+
+
+def allocated(claim: Mapping[str, Any]) -> str:
+    """The device of a claim, or of what was written about it; empty for none."""
+    results = children(claim, "status", "allocation", "devices", "results")
+    return results[0]["device"] if results else ""
 
 
 def holder(site: Site) -> str:
@@ -311,8 +315,8 @@ def test_device_taint_rules_are_upstreams_as_long_as_it_looks_after_them(site: S
     assert site.refused() == []
 
 
-def pods(site: Site) -> list[dict[str, Any]]:
-    return json.loads(site.kubectl.run("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+def pods(site: Site, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
+    return json.loads(site.kubectl.run("get", "pods", "-n", namespace, "-o", "json"))["items"]
 
 
 def runs(site: Site, others: set[str]) -> set[str]:
