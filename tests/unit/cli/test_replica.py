@@ -16,7 +16,7 @@ ARGS = argparse.Namespace(
     leader_elect=True,
     leader_elect_resource_name="",
     leader_elect_resource_namespace="kube-system",
-    leader_elect_lease_duration=0.6,
+    leader_elect_lease_duration=3,
 )
 
 
@@ -55,19 +55,19 @@ def test_a_replica_that_lost_its_lease_stands_by_again() -> None:
         server = FakeServer()
         replica = Replica(ARGS, Client(MemoryTransport(server.handle)), "x", make)
         task = asyncio.create_task(replica.run())
-        await until(lambda: made[0].works)
+        await until(lambda: made[0].works, 10)
         assert replica.missing() == ""
         # Somebody else has taken it, and keeps it for a while.
         lease = server.get(LEASE, "x", "kube-system")
         other = {"holderIdentity": "other", "leaseDurationSeconds": 60, "renewTime": "2026-01-01T00:00:00.000000Z"}
         server.put(LEASE, {"metadata": {"name": "x", "namespace": "kube-system"}, "spec": {**lease["spec"], **other}})
-        await until(lambda: len(made) == 2 and made[1].ready.is_set())
+        await until(lambda: len(made) == 2 and made[1].ready.is_set(), 10)
         assert (made[0].works, made[1].works) == (False, False)
         assert (replica.part, replica.leads, replica.missing()) == (made[1], False, "")
         lease = server.get(LEASE, "x", "kube-system")
         free = {"holderIdentity": "", "leaseDurationSeconds": 1}
         server.put(LEASE, {"metadata": {"name": "x", "namespace": "kube-system"}, "spec": {**lease["spec"], **free}})
-        await until(lambda: made[1].works)
+        await until(lambda: made[1].works, 10)
         assert len(made) == 2
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
