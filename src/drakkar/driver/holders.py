@@ -40,6 +40,16 @@ class Holders:
         finally:
             self._pending.discard(uid)
 
+    def overtaken(self, uid: str) -> str | None:
+        """Whether the other instance of an upgrade gave one of the claim's devices away meanwhile, in words.
+
+        Asked once the claim's record is written: of two instances that do so at the same time, one sees the other.
+        """
+        with self._lock:
+            self._refresh()
+            _, wanted = self._of_claim[uid]
+            return self._refusal(uid, wanted)
+
     def _refusal(self, uid: str, wanted: set[_Key]) -> str | None:
         for holder, (name, keys) in self._of_claim.items():
             if holder != uid and (both := keys & wanted):

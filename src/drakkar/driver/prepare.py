@@ -146,6 +146,9 @@ class Preparer:
                     raise PrepareError(refusal)
                 self._checkpoints.save(record)
             hit("prepare-recorded")
+            if known is None and (refusal := self._holders.overtaken(asked.uid)) is not None:
+                self._checkpoints.remove(asked.uid)
+                raise PrepareError(refusal)
             answers = self._driver.prepare(claim, devices)
             hit("device-prepared")
             if len(answers) != len(devices):

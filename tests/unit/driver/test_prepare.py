@@ -97,6 +97,25 @@ def test_prepared_once_answered_always_undone(node: Node) -> None:
     assert list((node.folder / "cdi").iterdir()) == list((node.folder / "claims").iterdir()) == []
 
 
+def test_two_instances_never_give_one_device_to_two_claims(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Node(node.folder)
+    new.claim = claim("u2")
+    save = node.checkpoints.save
+
+    def meanwhile(*args: Any, **options: Any) -> Record:
+        monkeypatch.undo()
+        # The old instance has looked and seen the device free when the new one gives it away.
+        assert new.ask(uid="u2").error == ""
+        return save(*args, **options)
+
+    monkeypatch.setattr(node.checkpoints, "save", meanwhile)
+    assert node.ask().error == "prepare of claim ns/c: device p/d is prepared for claim ns/c (UID u2)"
+    assert node.driver.calls == []
+    assert node.checkpoints.claims() == {"u2"}
+    assert new.preparer.unprepare([wire.Claim("ns", "u2", "c")]).claims["u2"].error == ""
+    assert node.ask().error == ""
+
+
 def test_a_crash_between_is_taken_up_again(node: Node) -> None:
     node.driver.crash = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
