@@ -56,15 +56,16 @@ def check(args: argparse.Namespace) -> int:
             (root / "plugins_registry").mkdir(parents=True, exist_ok=True)
             cdi.mkdir(parents=True, exist_ok=True)
             (root / "plane").mkdir(exist_ok=True)
-        report = asyncio.run(_check(args, only, root, cdi))
+        log = Path(args.log) if args.log else Path(temporary, "driver.log")
+        report = asyncio.run(_check(args, only, root, cdi, log))
     if args.output == "json":
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
-        print(report.text())
+        print(report.total())
     return 1 if report.failed else 0
 
 
-async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Path) -> Report:
+async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Path, log: Path) -> Report:
     from drakkar.driver.check import Subject, run_checks
 
     async with _api(args, root / "plane") as (client, config):
@@ -81,9 +82,11 @@ async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Pat
                 "KUBELET_ROOT": str(root),
                 "CDI_DIR": str(cdi),
             },
-            log=Path(args.log) if args.log else None,
+            log=log,
         )
-        return await run_checks(subject, only)
+        if args.output == "json":
+            return await run_checks(subject, only)
+        return await run_checks(subject, only, lambda finding: print(finding.text(), flush=True))
 
 
 @asynccontextmanager

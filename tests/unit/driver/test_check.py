@@ -169,3 +169,41 @@ def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--socket" in capsys.readouterr().err
     assert drakkar(["driver", "check", "--socket", "x", "--only", "nonsense"]) == 2
     assert "no such check" in capsys.readouterr().err
+
+
+def _broken(folder: Path, prepare: str) -> str:
+    """A command that runs a driver with this line in its `prepare`."""
+    program = folder / "driver.py"
+    program.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(TUTORIAL.parent)!r})\n"
+        "from hello_driver import HelloDriver\nfrom drakkar.driver import main\n"
+        f"class Broken(HelloDriver):\n    def prepare(self, claim, devices):\n        {prepare}\n"
+        "raise SystemExit(main(Broken()))\n"
+    )
+    return f"{sys.executable} {program}"
+
+
+@pytest.mark.slow
+def test_a_driver_that_dies_is_said_and_started_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = _broken(tmp_path, "print('no firmware', flush=True); os._exit(3)")
+    assert drakkar(["driver", "check", "--command", command, "--only", "idempotent,lost-claim,slices"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("the driver ended by itself, with code 3; the last it said: no firmware") == 2
+    assert "hello.example.com: 2 ok, 2 failed, 0 not run" in told
+
+
+@pytest.mark.slow
+def test_what_one_check_leaves_does_not_fail_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = _broken(tmp_path, "raise RuntimeError('no firmware')")
+    assert drakkar(["driver", "check", "--command", command, "--only", "lost-claim,device-in-use,two-instances"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("no firmware") == 3
+    assert "is prepared for claim" not in told
+
+
+def test_a_driver_that_does_not_start_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "driver.py").write_text("raise SystemExit('no hardware here')")
+    assert drakkar(["driver", "check", "--command", f"{sys.executable} {tmp_path / 'driver.py'}"]) == 1
+    told = capsys.readouterr().out
+    assert "the driver ended with code 1 before it registered; the last it said: no hardware here" in told
+    assert "0 ok, 1 failed" in told

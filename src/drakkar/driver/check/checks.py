@@ -37,17 +37,18 @@ class Check:
     needs: frozenset[str] = frozenset()
 
 
-async def run_checks(subject: Subject, only: Sequence[str] = ()) -> Report:
-    """Run all checks (or those named in `only`); a broken one does not stop the others."""
+async def run_checks(
+    subject: Subject, only: Sequence[str] = (), found: Callable[[Finding], None] = lambda _: None
+) -> Report:
+    """Run all checks (or those named in `only`); a broken one does not stop the others. `found` hears of each."""
     findings: list[Finding] = []
     have = {name for name, given in (("api", subject.client), ("command", subject.command)) if given}
     try:
-        if subject.command:
-            await subject.start()
         for check in CHECKS:
             if only and check.name not in only and check.name != "registration":
                 continue
             findings.append(await _run(check, subject, have))
+            found(findings[-1])
             if check.name == "registration" and findings[-1].status == "failed":
                 break
     finally:
@@ -68,6 +69,10 @@ async def _run(check: Check, subject: Subject, have: set[str]) -> Finding:
     except (CheckFailed, PluginError, CdiError, ApiError, TimeoutError, OSError) as error:
         message = str(error) or type(error).__name__
         seconds = time.monotonic() - begin
+        if check.run is not registration:
+            if died := await subject.revive():
+                message = f"{died}\n{message}"
+            await subject.tidy()
         return Finding(check=check.name, rule=check.rule, status="failed", message=message, seconds=seconds)
     return Finding(check=check.name, rule=check.rule, status="ok", seconds=time.monotonic() - begin)
 
@@ -77,6 +82,8 @@ class _NotApplicable(Exception):
 
 
 async def registration(subject: Subject) -> None:
+    if subject.command:
+        await subject.start()
     info = await subject.register()
     _expect(info.type == wire.DRA_PLUGIN, f"GetInfo says type {info.type!r}, a DRA driver says {wire.DRA_PLUGIN!r}")
     _expect(not dns_subdomain(info.name), f"GetInfo says name {info.name!r}, which is no DNS name")

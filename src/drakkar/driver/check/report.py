@@ -18,6 +18,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     seconds: float = 0.0
 
+    def text(self) -> str:
+        """A line, and details below where there are some."""
+        lines = [f"{self.status:8} {self.check:28} {self.rule}"]
+        lines += [f"{'':8} {line}" for line in self.message.splitlines()]
+        return "\n".join(lines)
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All outcomes for one driver."""
@@ -30,13 +36,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """The rules that the driver breaks."""
         return [finding for finding in self.findings if finding.status == "failed"]
 
+    def total(self) -> str:
+        """How many rules hold."""
+        count = {status: sum(f.status == status for f in self.findings) for status in ("ok", "failed", "not run")}
+        return f"{self.driver}: {count['ok']} ok, {count['failed']} failed, {count['not run']} not run"
+
     def text(self) -> str:
         """A line per check, details below those that failed, a total last."""
-        lines: list[str] = []
-        for finding in self.findings:
-            lines.append(f"{finding.status:8} {finding.check:28} {finding.rule}")
-            if finding.message:
-                lines += [f"{'':8} {line}" for line in finding.message.splitlines()]
-        count = {status: sum(f.status == status for f in self.findings) for status in ("ok", "failed", "not run")}
-        lines.append(f"{self.driver}: {count['ok']} ok, {count['failed']} failed, {count['not run']} not run")
-        return "\n".join(lines)
+        return "\n".join([*(finding.text() for finding in self.findings), self.total()])

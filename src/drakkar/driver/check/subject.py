@@ -23,6 +23,10 @@ from drakkar.plugin.grpc_client import PluginError, SocketClient, choose_dra
 
 #: Longest wait in seconds for a driver to start, to publish or to stop.
 PATIENCE = 20.0
+#: Characters of a driver's last line in a message.
+_LONGEST_WORDS = 300
+#: Seconds after which it is known here that a process has ended.
+_REAPED = 0.1
 
 
 class CheckFailed(Exception):
@@ -63,6 +67,7 @@ class Subject:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._clients: list[SocketClient] = []
         self._claims = 0
+        self._claims_made: dict[wire.Claim, None] = {}
         self._described: dict[tuple[str, str], v1.Device] = {}
 
     @property
@@ -84,8 +89,32 @@ class Subject:
         async with asyncio.timeout(PATIENCE):
             while not set(self.sockets()) - before:
                 if process.returncode is not None:
-                    raise CheckFailed(f"the driver ended with code {process.returncode} before it registered")
+                    code = process.returncode
+                    del self._processes[instance]
+                    raise CheckFailed(f"the driver ended with code {code} before it registered{self._last_words()}")
                 await asyncio.sleep(0.02)
+
+    async def revive(self) -> str:
+        """Start the driver again when it does not run. Returns how it ended, in words, when that was by itself."""
+        await asyncio.sleep(_REAPED)
+        ended = [name for name, process in self._processes.items() if process.returncode is not None]
+        codes = [self._processes.pop(name).returncode for name in ended]
+        words = f"the driver ended by itself, with code {codes[0]}{self._last_words()}" if codes else ""
+        if self.command and not self._processes:
+            for path in self.sockets():
+                path.unlink(missing_ok=True)
+            # When it does not start any more, the next check says so.
+            with contextlib.suppress(CheckFailed, TimeoutError):
+                await self.start()
+        return words
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._log.read_text(errors="replace").split("\n") if self._log else []
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"; the last it said: {last[:_LONGEST_WORDS]}" if last else ""
 
     async def end(self, instance: str = "", number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal and wait for the end. Raises CheckFailed when it does not end."""
@@ -215,7 +244,9 @@ class Subject:
                 RESOURCECLAIM, name, self.namespace, {"status": {"allocation": self._allocation(devices, config)}},
                 subresource="status",
             )  # fmt: skip
-        return wire.Claim(self.namespace, made.metadata.uid, name)
+        claim = wire.Claim(self.namespace, made.metadata.uid, name)
+        self._claims_made[claim] = None
+        return claim
 
     def _allocation(self, devices: Sequence[tuple[str, str]], config: Object | None) -> Object:
         results: list[Any] = [
@@ -242,8 +273,18 @@ class Subject:
         }
         return {"shareID": str(uuid.uuid4()), "consumedCapacity": consumed}
 
+    async def tidy(self) -> None:
+        """Undo what a check has left that failed half-way, so that the next ones fail for reasons of their own."""
+        left = [*self._claims_made]
+        if left:
+            with contextlib.suppress(PluginError, TimeoutError):
+                await self.unprepare(left)
+        for claim in left:
+            await self.forget(claim)
+
     async def forget(self, claim: wire.Claim) -> None:
         """Delete a claim for good."""
+        self._claims_made.pop(claim, None)
         assert self.client is not None
         body = {"status": {"allocation": None}}
         with contextlib.suppress(ApiError):
