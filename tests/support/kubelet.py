@@ -127,6 +127,19 @@ class Cgroups:
         return place / "system" / "cgroup.procs"
 
     def __enter__(self) -> Self:
+        try:
+            self._make()
+        except OSError:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def _make(self) -> None:
         for folder in self._folders:
             _enable(folder.parent)
             folder.mkdir(exist_ok=True)
@@ -135,12 +148,6 @@ class Cgroups:
                 if (folder / setting).exists() and not (folder / "cgroup.controllers").exists():
                     (folder / setting).write_text((folder.parent / setting).read_text())
         self.members.parent.mkdir(exist_ok=True)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
     def processes(self) -> set[int]:
         """Whoever is in them now."""
