@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from drakkar.api.clock import Clock
+from drakkar.api.formats import dns_subdomain
 from drakkar.node.agent.folder import FolderWatch
 from drakkar.plugin import wire
 from drakkar.plugin.grpc_client import CALL_TIMEOUT, PluginError, SocketClient, choose_dra, choose_health
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 #: Seconds before a failed registration is tried again, and before a health stream that ended is opened anew.
 RETRY, HEALTH_RETRY = 1.0, 5.0
+#: Characters of a driver's name (``DriverNameMaxLength`` of the API).
+_LONGEST_NAME = 63
 #: Seconds between two looks at whether drivers are connected.
 _LOOK = 1.0
 
@@ -181,6 +184,12 @@ class Plugins:
         if not info.name or not info.endpoint.startswith("/"):
             raise PluginError(
                 f"name {info.name!r} and endpoint {info.endpoint!r}: both are needed, the latter absolute"
+            )
+        # As names of drivers in slices and claims, which the API server judges so.
+        if len(info.name) > _LONGEST_NAME or dns_subdomain(info.name.lower()):
+            raise PluginError(
+                f"name {info.name[:_LONGEST_NAME]!r} cannot be that of a driver: "
+                f"it must be a DNS name of at most {_LONGEST_NAME} characters"
             )
         service = choose_dra(info.supported_versions)
         if any(each.client.socket == Path(info.endpoint) for each in self._instances.get(info.name, ())):

@@ -226,3 +226,24 @@ def test_slices_of_a_lost_driver_go_and_those_of_a_short_absence_stay(root: Path
             await slices.close()
 
     asyncio.run(run())
+
+
+def test_names_that_no_driver_can_have_are_refused(root: Path) -> None:
+    """They would stand in selectors, logs and statuses."""
+    names = ["../../evil", "a.example.com,spec.nodeName=n2", "two\nlines", "a" * 64, "A_B"]
+
+    async def run() -> None:
+        drivers = [FakeDriver(root, f"evil{number}", driver=name) for number, name in enumerate(names)]
+        async with running(root) as (plugins, told):
+            for driver in drivers:
+                driver.start()
+            for driver in drivers:
+                statuses = await eventually(lambda driver=driver: asyncio.sleep(0, driver.statuses), bool)
+                assert not statuses[0].plugin_registered
+                assert "cannot be that of a driver" in statuses[0].error
+            assert plugins.drivers() == []
+            assert told == []
+        for driver in drivers:
+            driver.stop()
+
+    asyncio.run(run())
