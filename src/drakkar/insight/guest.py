@@ -42,9 +42,20 @@ async def visit(client: Client, case: Case, *, scheduler_name: str = "") -> Case
     home: Object = {"metadata": {"name": guest.home("default"), "labels": {CASE: guest.run}}}
     await client.create(kinds.NAMESPACE, home)
     try:
+        await _make_account(client, guest.home("default"))
         return await play(moved, client)
     finally:
         await guest.leave()
+
+
+async def _make_account(client: Client, namespace: str) -> None:
+    """The account that pods run as. Kubernetes refuses them until it is there, and its controller may take a while."""
+    account: Object = {"metadata": {"name": "default"}}
+    try:
+        await client.create(kinds.SERVICEACCOUNT, account, namespace=namespace)
+    except ApiError as error:
+        if error.code != 409:
+            raise
 
 
 class _Guest:
