@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import itertools
 import os
+import platform
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -429,6 +432,15 @@ def report(kills: Counter[str]) -> str:
     return "\n".join([*rows, f"  {'all':<32} {sum(kills.values()):>4}"])
 
 
+def versions(runtime: str) -> str:
+    """What a result depends on."""
+    words = [f"CPython {platform.python_version()}", f"Linux {platform.release()}"]
+    if runtime == "oci":
+        said = subprocess.run(["runc", "--version"], check=True, capture_output=True, text=True).stdout
+        words.append(said.splitlines()[0].replace(" version", ""))
+    return ", ".join(words)
+
+
 def usual_runtime() -> str:
     """`oci` where that is possible."""
     return "oci" if os.geteuid() == 0 and shutil.which("runc") else "process"
@@ -454,6 +466,7 @@ def main() -> int:
         run = Run(args.seed, Path(folder), Path(root), args.runtime, args.rounds, lambda text: print(text, flush=True))
         print(f"logs in {folder}", flush=True)
         run.run()
+    print(f"{datetime.date.today()}, {versions(args.runtime)}, seed {args.seed}")
     print(report(run.kills))
     print(f"{run.pods} pods; not met in their turn: {dict(run.missed)}")
     return 0
