@@ -31,6 +31,16 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 Work = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError
+    return value
+
+
+_seconds.__name__ = "number of seconds"  # What argparse calls it in its message.
+
+
 def add_node_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that say on which node and where a driver works."""
     env = os.environ
@@ -61,7 +71,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         help="UID of this instance's pod, for upgrades without a gap (default: $POD_UID)",
     )
     parser.add_argument(
-        "--health-period", type=float, default=5.0, metavar="S", help="seconds between looks at the devices (5)"
+        "--health-period", type=_seconds, default=5.0, metavar="S", help="seconds between looks at the devices (5)"
     )
     parser.add_argument(
         "--metrics-address",

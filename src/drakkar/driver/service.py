@@ -80,6 +80,11 @@ class DriverService:
     async def run(self) -> None:
         """Serve until cancelled. Raises OSError when a socket or folder cannot be used."""
         self._loop = asyncio.get_running_loop()
+        registry = self.settings.registry
+        if not await asyncio.to_thread(registry.is_dir):
+            raise FileNotFoundError(
+                f"there is no folder {registry}: --kubelet-root must be that of the kubelet or node agent"
+            )
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.publication.discover_until_it_works()
         hit("devices-discovered")

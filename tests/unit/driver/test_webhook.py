@@ -148,6 +148,15 @@ def test_what_the_webhook_needs_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     assert main(Hello(), ["--webhook", "127.0.0.1:0"]) == 2
     assert "needs --tls-cert and --tls-key" in capsys.readouterr().err
+    # Of the node's side: a folder that is not there is not made by mistake.
+    root = tmp_path / "nothing"
+    assert main(Hello(), ["--node-name", "n1", "--kubelet-root", str(root)]) == 2
+    assert "--kubelet-root must be that of the kubelet or node agent" in capsys.readouterr().err
+    assert not root.exists()
+    for period in ("0", "-1", "nan", "often"):
+        with pytest.raises(SystemExit):
+            main(Hello(), ["--health-period", period])
+        assert f"invalid number of seconds value: '{period}'" in capsys.readouterr().err
 
     async def unusable() -> None:
         async with serving(NAME, CONFIGS, "127.0.0.1", 0, tmp_path / "none", tmp_path / "none"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.driver import ContainerEdits, PrepareError
+from drakkar.drivers.gpu.command import _hardware
 from drakkar.drivers.gpu.devices import describe, semver
 from drakkar.drivers.gpu.driver import GpuDriver
 from drakkar.drivers.gpu.fake import MODELS, FakeHardware
@@ -299,3 +301,19 @@ def test_the_webhook_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         monkeypatch.setenv("KUBECONFIG", f"{folder}/config")
         assert main(["--webhook", ":0"]) == 2
     assert "needs --tls-cert and --tls-key" in capsys.readouterr().err
+
+
+def test_fake_gpus_are_whole_until_somebody_splits_them(tmp_path: Path) -> None:
+    """The command's default mode offers partitions that exist; without any there must be something to try with."""
+    args = argparse.Namespace(
+        fake="h100", fake_count=2, fake_folder=tmp_path, fake_memory=None, mig="static", node_name="n1"
+    )
+
+    def names() -> list[str]:
+        return [found.name for found in GpuDriver(_hardware(args), mig=args.mig).discover() if hasattr(found, "name")]
+
+    assert names() == ["gpu-0", "gpu-1"]
+    hardware = _hardware(args)
+    profile = hardware.gpus()[0].mig_profiles[0]
+    hardware.create_mig(hardware.gpus()[0].uuid, profile, profile.placements[0][0])
+    assert [name.startswith("gpu-0-mig-") for name in names()] == [True, False]

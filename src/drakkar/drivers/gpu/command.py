@@ -55,8 +55,8 @@ async def _work(client: Client, args: argparse.Namespace) -> None:
 def _hardware(args: argparse.Namespace) -> Hardware:
     if args.fake:
         folder = args.fake_folder or args.kubelet_root / "plugins" / GpuDriver.name / "fake"
-        mig, memory = args.mig == "static", args.fake_memory
-        return FakeHardware(folder, args.fake, args.fake_count, node=args.node_name, mig=mig, memory=memory)
+        # As with real ones: split where somebody has made partitions, whole otherwise.
+        return FakeHardware(folder, args.fake, args.fake_count, node=args.node_name, memory=args.fake_memory)
     from drakkar.drivers.gpu.nvml import NvmlHardware
 
     return NvmlHardware(args.driver_root, args.kubelet_root / "plugins" / GpuDriver.name)
