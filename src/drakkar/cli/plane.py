@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
 from drakkar.api.features import Features
+from drakkar.api.kinds import NODE
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
 from drakkar.apiserver.audit import AuditLog, Policy
 from drakkar.apiserver.auth import static_tokens
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from drakkar.node.hollow import HollowFleet
     from drakkar.sim.fleets import Fleet
 
+#: Longest time in seconds that a plane waits for the nodes of its fleet before it says that it is up.
+NODES_REGISTERED_IN = 5.0
 #: Part → (user, groups): what each part may do is decided by these names.
 IDENTITIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "scheduler": ("system:kube-scheduler", ()),
@@ -241,6 +244,15 @@ class Plane:
             self._run(name, part)
         for name in options.own_process:
             await self._spawn_hollow(name)
+        if fleet is not None:
+            await self._registered(clients["admin"], len(fleet.nodes()))
+
+    async def _registered(self, client: Client, nodes: int) -> None:
+        """Until so many nodes are there, or that takes long: whoever reads that the plane is up looks for them."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NODES_REGISTERED_IN
+        while loop.time() < deadline and len((await client.list(NODE)).items) < nodes:
+            await asyncio.sleep(0.05)
 
     def _pki(self, server: ApiServer) -> Pki:
         folder, hosts = self.options.data / "pki", (self.options.listen,)
