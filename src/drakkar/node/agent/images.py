@@ -72,8 +72,8 @@ class Images:
         self._folder = folder
         self._sources = config.images if config is not None else {}
 
-    def get(self, name: str) -> Image:
-        """Blocks while layers are unpacked. Raises ContainerProblem."""
+    def get(self, name: str, through: tuple[str, ...] = ()) -> Image:
+        """Blocks while layers are unpacked; ``through`` are names that led to this one. Raises ContainerProblem."""
         source = self._source(name)
         if source is None:
             short = _repository(name).rpartition("/")[2]
@@ -87,7 +87,11 @@ class Images:
                 "folder under images: in the file that the agent is given by --config",
             )
         if source.image:
-            return self.get(source.image)
+            names = (*through, name)
+            if source.image in names:
+                way = " -> ".join((*names, source.image))
+                raise ContainerProblem("ErrImagePull", f"the names under images: lead in a circle: {way}")
+            return self.get(source.image, names)
         try:
             if source.root:
                 return self._from_root(name, source)

@@ -159,6 +159,13 @@ def test_names(tmp_path: Path) -> None:
             known.get(name)
 
 
+def test_names_that_lead_in_a_circle_are_said(tmp_path: Path) -> None:
+    sources = {"a": ImageSource(image="b:1"), "b": ImageSource(image="a"), "c": ImageSource(image="a")}
+    for name in ("a:2", "b", "c"):
+        with pytest.raises(ContainerProblem, match="lead in a circle: "):
+            images(tmp_path, **sources).get(name)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
