@@ -306,6 +306,8 @@ def _same(current: Path, files: Mapping[str, _File]) -> bool:
 
 def _host_path(source: Object) -> Path:
     path, kind = Path(source["path"]), source.get("type") or ""
+    if not path.is_absolute() or ".." in path.parts:
+        raise VolumeProblem(f"hostPath {source['path']!r} must be an absolute path without '..'")
     if kind == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True, mode=0o755)
     elif kind == "FileOrCreate":

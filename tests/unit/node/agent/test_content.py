@@ -236,6 +236,18 @@ def test_what_the_agent_writes_is_read_only(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("path", ["relative", "", "/a/../b"])
+def test_a_host_path_means_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    import asyncio
+
+    monkeypatch.chdir(tmp_path)
+    volumes = Volumes(_Api(), tmp_path / "volumes", FACTS, None)  # pyright: ignore[reportArgumentType]
+    spec = {"volumes": [{"name": "h", "hostPath": {"path": path}}], "automountServiceAccountToken": False}
+    with pytest.raises(VolumeProblem, match=r'volume "h": hostPath .* must be an absolute path'):
+        asyncio.run(volumes.make({**POD, "spec": spec}))
+    assert not list(tmp_path.iterdir())
+
+
 def test_health_of_devices() -> None:
     now = [100.0]
     healths = DeviceHealths(lambda: now[0])
