@@ -159,6 +159,12 @@ def test_names(tmp_path: Path) -> None:
             known.get(name)
 
 
+def test_the_machines_own_image_can_be_taken_away(tmp_path: Path) -> None:
+    assert images(tmp_path).get("host").host
+    found = images(tmp_path, host=ImageSource(image="pause")).get("host")
+    assert (found.host, found.pause) == (False, True)
+
+
 def test_names_that_lead_in_a_circle_are_said(tmp_path: Path) -> None:
     sources = {"a": ImageSource(image="b:1"), "b": ImageSource(image="a"), "c": ImageSource(image="a")}
     for name in ("a:2", "b", "c"):
