@@ -11,9 +11,10 @@ from typing import Final
 from drakkar.api.meta import Object
 from drakkar.api.tree import at, child, children
 
-#: The node skips operations that drivers say are not needed (``skipNodeOperations``); asked for by the allocator,
-#: device by device (spec/allocation.md).
-OPTIONAL_NODE_OPERATIONS: Final = "DRAOptionalNodeOperations"
+#: What our nodes declare. They skip operations that drivers say are not needed (``skipNodeOperations``), which the
+#: allocator asks for device by device (spec/allocation.md); and they add what a container's devices bring of the
+#: node's resources to its limits (``nodeAllocatableResources``), without which kube-apiserver takes no such slice.
+OUR_NODES: Final = ("DRANodeAllocatableResources", "DRAOptionalNodeOperations")
 
 _RESTART_ALL: Final = "RestartAllContainersOnContainerExits"
 _USERS_ON_HOST: Final = "UserNamespacesHostNetworkSupport"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drakkar.api.declared import OPTIONAL_NODE_OPERATIONS
+from drakkar.api.declared import OUR_NODES
 from drakkar.api.kinds import LEASE, NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_LEASE_NAMESPACE, NODE_READY
@@ -82,7 +82,7 @@ def ready_write(node: Object, manifest: Object, index: int, now: float, endpoint
             {"type": "Hostname", "address": name_of(node)},
         ],
         "nodeInfo": _info(node),
-        "declaredFeatures": at(manifest, "status", "declaredFeatures") or [OPTIONAL_NODE_OPERATIONS],
+        "declaredFeatures": at(manifest, "status", "declaredFeatures") or [*OUR_NODES],
     }
     if endpoint is not None:
         # The address of a hollow node is made up, the name of its endpoint is not: API servers try names first.

@@ -114,7 +114,7 @@ def test_nodes_register_and_renew():
                 node["metadata"]["labels"] | {"rack": "r", "kubernetes.io/hostname": "h0"} == node["metadata"]["labels"]
             )
             assert node["status"]["capacity"] == node["status"]["allocatable"] == {"cpu": "8", "pods": "110"}
-            assert node["status"]["declaredFeatures"] == ["DRAOptionalNodeOperations"]
+            assert node["status"]["declaredFeatures"] == ["DRANodeAllocatableResources", "DRAOptionalNodeOperations"]
             lease = await client.get(LEASE, "h0", "kube-node-lease")
             assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
             first = await renewals(client, "h0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from drakkar.api.declared import OPTIONAL_NODE_OPERATIONS
+from drakkar.api.declared import OUR_NODES
 from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_READY
@@ -70,6 +70,6 @@ def status_patch(node: Object, about: NodeDescription, now: float, *, ready: boo
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": about.port}},
         "nodeInfo": about.info,
-        "declaredFeatures": [OPTIONAL_NODE_OPERATIONS],
+        "declaredFeatures": [*OUR_NODES],
     }
     return Patch(NODE, "", name_of(node), {"status": status}, type="strategic", subresource="status")

@@ -9,7 +9,7 @@ from typing import Any
 
 from drakkar.api.meta import Object
 from drakkar.api.quantity import Quantity
-from drakkar.api.tree import at, child, texts
+from drakkar.api.tree import at, child, children, texts
 from drakkar.node.agent.env import expand
 from drakkar.node.agent.runtime import BindMount, ContainerProblem, Plan
 
@@ -32,6 +32,7 @@ _MASKED = (
 _READ_ONLY = "/proc/bus /proc/fs /proc/irq /proc/sys /proc/sysrq-trigger"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CPU_PERIOD = 100_000
+_ZERO = Quantity.from_int(0)
 _PIDS = 4096
 
 
@@ -59,7 +60,7 @@ def build(plan: Plan, user: User, files: Sequence[BindMount], *, pause: list[str
     linux: OciSpec = {
         "namespaces": _namespaces(plan),
         "cgroupsPath": f"/drakkar/{pod['metadata']['uid']}/{plan.identity}",
-        "resources": _resources(container, privileged=privileged),
+        "resources": _resources(pod, container, privileged=privileged),
         "rootfsPropagation": "rslave" if any(m.propagation != "rprivate" for m in plan.mounts) else "rprivate",
     }
     if not privileged:
@@ -168,21 +169,39 @@ def _capabilities(container: Object, *, privileged: bool) -> OciSpec:
     return {kind: held for kind in ("bounding", "effective", "permitted")}
 
 
-def _resources(container: Object, *, privileged: bool) -> OciSpec:
+def _resources(pod: Object, container: Object, *, privileged: bool) -> OciSpec:
     everything = {"allow": True, "access": "rwm"}
     resources: OciSpec = {"devices": [everything if privileged else {"allow": False, "access": "rwm"}]}
     limits = child(container, "resources", "limits")
     requests = child(container, "resources", "requests")
+    brought = _brought(pod, container["name"])
     cpu: OciSpec = {}
     if limits.get("cpu"):
-        cpu |= {"period": _CPU_PERIOD, "quota": Quantity.parse(str(limits["cpu"])).to_milli() * _CPU_PERIOD // 1000}
+        limit = Quantity.parse(str(limits["cpu"])) + brought.get("cpu", _ZERO)
+        cpu |= {"period": _CPU_PERIOD, "quota": limit.to_milli() * _CPU_PERIOD // 1000}
     asked = requests.get("cpu") or limits.get("cpu")
     cpu["shares"] = max(2, Quantity.parse(str(asked)).to_milli() * 1024 // 1000) if asked else 2
     resources["cpu"] = cpu
     if limits.get("memory"):
-        resources["memory"] = {"limit": Quantity.parse(str(limits["memory"])).to_int()}
+        memory = Quantity.parse(str(limits["memory"])) + brought.get("memory", _ZERO)
+        resources["memory"] = {"limit": memory.to_int()}
     resources["pids"] = {"limit": _PIDS}
     return resources
+
+
+def _brought(pod: Object, container: str) -> dict[str, Quantity]:
+    """What the container's devices bring of the node's own resources, on top of its limits (KEP-5517)."""
+    found: dict[str, Quantity] = {}
+    for entry in children(pod, "status", "nodeAllocatableResourceClaimStatuses"):
+        if container not in texts(entry, "containers"):
+            continue
+        parts = [(part["name"], part.get("quantity")) for part in children(entry, "mapping")]
+        for part in children(entry, "overhead"):
+            parts += [(part["name"], part.get("perPod")), (part["name"], part.get("perContainer"))]
+        for name, amount in parts:
+            if amount:
+                found[name] = found.get(name, _ZERO) + Quantity.parse(str(amount))
+    return found
 
 
 def user_of(plan: Plan) -> User:

@@ -612,3 +612,16 @@ def test_creates_by_put_and_apply_that_meet_become_updates() -> None:
         assert [entry["manager"] for entry in both["metadata"]["managedFields"]] == ["one", "two"]
 
     play(scene)
+
+
+def test_slices_may_come_before_what_their_nodes_declare() -> None:
+    """kube-apiserver refuses costs on nodes that do not declare that they count them; here they are counted anyway."""
+
+    async def scene(api: Api) -> None:
+        device = {"name": "d", "nodeAllocatableResources": {"cpu": {"overhead": {"perPod": "1"}}}}
+        pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "d.example.com", "nodeName": "absent", "pool": pool, "devices": [device]}
+        made = await api.post(SLICES, {"metadata": {"name": "s"}, "spec": spec})
+        assert made["spec"]["devices"] == [device]
+
+    play(scene)
