@@ -20,7 +20,7 @@ from drakkar.api.tree import child, children
 from drakkar.apiserver import status
 from drakkar.apiserver.auth import MASTERS, User
 from drakkar.apiserver.cache import State
-from drakkar.apiserver.nodesecrets import node_uses_secret
+from drakkar.apiserver.noderights import claims_changed, no_mirror, unreadable
 from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.status import StatusError
 
@@ -142,8 +142,8 @@ _BY_USER: Mapping[str, tuple[Rule, ...]] = {
 _BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
     "drakkar:hollow-nodes": (*_NODE_READS, *_NODE_WRITES, _LEASES, _rule("", "pods", ("update", "patch"))),
     "drakkar:drivers": _DRIVERS,
-    # Of secrets a node reads only those that its own pods name; see Authorizer._foreign.
-    "system:nodes": (*_NODE_READS, *_NODE_WRITES, _rule("", "secrets", ("get",))),
+    # Of many kinds a node reads only what is its own or its pods refer to; see `drakkar.apiserver.noderights`.
+    "system:nodes": (*_NODE_READS, *_NODE_WRITES, _rule("", "secrets", READ)),
     "system:bootstrappers": (_rule("certificates.k8s.io", "certificatesigningrequests", ("create", *READ)),),
 }
 
@@ -178,7 +178,7 @@ class Authorizer:
         allowed = self.allows(user, info.verb, info.group, info.resource, info.subresource, info.namespace, info.name)
         why = ""
         if allowed and user.name.startswith(NODE_PREFIX):
-            why = self._foreign(user.name.removeprefix(NODE_PREFIX), info)
+            why = self._foreign(user, info)
         if not allowed or why:
             why = why or _because(_denial(user, info), self._unknown_roles(user, info.namespace))
             raise StatusError(status.forbidden(info.group, info.resource, info.name, why))
@@ -191,10 +191,17 @@ class Authorizer:
             namespace = info.namespace if info.is_resource else ""
             why = self._unknown_roles(user, namespace)
             if info.is_resource and user.name.startswith(NODE_PREFIX):
-                why = self._foreign(user.name.removeprefix(NODE_PREFIX), info) or why
+                why = self._foreign(user, info) or why
             return False, why
         if self.unlimited(user):
             return True, ""
+        binding = self._granting(user, info)
+        if binding is not None:
+            return True, f"RBAC: allowed by {_described(binding, user)}"
+        return True, "a fixed right of this part of the plane"
+
+    def _granting(self, user: User, info: RequestInfo) -> dict[str, Any] | None:
+        """The first binding by which the user may do that."""
         for binding, rules in self._bound(user, info.namespace if info.is_resource else ""):
             for rule in rules:
                 if (
@@ -202,8 +209,8 @@ class Authorizer:
                     if info.is_resource
                     else rule.allows_path(info.verb, info.path)
                 ):
-                    return True, f"RBAC: allowed by {_described(binding, user)}"
-        return True, "a fixed right of this part of the plane"
+                    return binding
+        return None
 
     def _bound(self, user: User, namespace: str) -> Iterable[tuple[dict[str, Any], list[Rule]]]:
         """The bindings of a user that count in a namespace, with their rules."""
@@ -349,9 +356,11 @@ class Authorizer:
             own = (obj.get("spec") or {}).get("nodeName") == node
         else:
             own = True
-        if not own:
-            text = f'node "{node}" can only create {info.resource} of its own'
-            raise StatusError(status.forbidden(info.group, info.resource, name or "", text))
+        why = "" if own else f'node "{node}" can only create {info.resource} of its own'
+        if own and where == ("", "pods") and not info.subresource:
+            why = no_mirror(node, obj)
+        if why:
+            raise StatusError(status.forbidden(info.group, info.resource, name or "", why))
 
     def check_token(self, user: User, namespace: str, account: str, body: Mapping[str, Any]) -> None:
         """StatusError 403 when a node asks for a token that is not bound to a pod of its own with this account."""
@@ -406,6 +415,15 @@ class Authorizer:
             node = user.name.removeprefix(NODE_PREFIX)
             raise StatusError(status.forbidden("", "nodes", name, f'node "{node}" is not allowed to modify taints'))
 
+    def check_claims(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node changes which claims a pod has: it reads what its pods refer to."""
+        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
+            return
+        field = claims_changed(old, new)
+        if field:
+            text = f'node "{user.name.removeprefix(NODE_PREFIX)}" cannot update status.{field}'
+            raise StatusError(status.forbidden("", "pods", child(new, "metadata").get("name") or "", text))
+
     def check_selected(self, user: User, info: RequestInfo, fields: FieldSelector) -> None:
         """StatusError 403 when a node deletes a collection without narrowing it to what is its own."""
         if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
@@ -415,13 +433,13 @@ class Authorizer:
             text = f'node "{node}" has to select by spec.nodeName={node}'
             raise StatusError(status.forbidden(info.group, info.resource, "", text))
 
-    def _foreign(self, node: str, info: RequestInfo) -> str:
-        """Why a node may not read or write this; empty when it is its own."""
+    def _foreign(self, user: User, info: RequestInfo) -> str:
+        """Why a node may not read or write this; empty when it is its own, or a role lets the node read it."""
+        node = user.name.removeprefix(NODE_PREFIX)
         where = (info.group, info.resource)
-        if where == ("", "secrets") and not node_uses_secret(self._state, node, info.namespace, info.name):
-            return f'no relationship found between node "{node}" and this object'
         if info.verb in READ:
-            return ""
+            why = unreadable(self._state, node, info)
+            return why if why and self._granting(user, info) is None else ""
         if where == ("", "nodes") and info.name and info.name != node:
             return f'node "{node}" is not allowed to modify node "{info.name}"'
         if where == ("coordination.k8s.io", "leases") and (

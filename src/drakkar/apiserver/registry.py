@@ -477,6 +477,8 @@ class Registry:
             self.authorizer.check_grant(attributes.user, stored.plural, new, old)
         if attributes is not None and stored.prefix == "/core/nodes/":
             self.authorizer.check_labels(attributes.user, old, new)
+        if attributes is not None and stored.prefix == "/core/pods/":
+            self.authorizer.check_claims(attributes.user, old, new)
         if attributes is not None and subresource and stored.prefix == _SIGNING_REQUESTS:
             self.authorizer.check_signer(attributes.user, subresource, old, new)
         if judged and attributes is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from drakkar.api.tree import children, texts
 from drakkar.apiserver.admission.webhooks import user_info
 from drakkar.apiserver.auth import Authenticator, User
 from drakkar.apiserver.catalog import Served
@@ -65,11 +67,25 @@ def _access(authorizer: Authorizer, user: User, spec: Object) -> Object:
             asked.get(field) or "" for field in ("verb", "group", "resource", "subresource", "namespace", "name")
         )
         info = RequestInfo(verb, "", group, "", resource or "*", namespace, name, sub)
+        info.field_selector = _field_selector(asked.get("fieldSelector") or {})
     else:
         path: Object = spec.get("nonResourceAttributes") or {}
         info = RequestInfo(path.get("verb") or "", path.get("path") or "")
     allowed, why = authorizer.verdict(user, info)
     return {"allowed": allowed, "reason": why} if why else {"allowed": allowed}
+
+
+def _field_selector(asked: Object) -> str:
+    """The selector of a review; of its requirements those that demand one value, since only they narrow a node."""
+    if asked.get("rawSelector"):
+        return str(asked["rawSelector"])
+    terms: list[str] = []
+    for entry in children(asked, "requirements"):
+        values = texts(entry, "values")
+        if entry.get("operator") == "In" and len(values) == 1:
+            value = re.sub(r"([\\,=])", r"\\\1", values[0])
+            terms.append(f"{entry.get('key') or ''}={value}")
+    return ",".join(terms)
 
 
 def _rules(rules: Sequence[Rule]) -> Object:

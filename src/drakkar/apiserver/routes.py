@@ -26,6 +26,8 @@ class RequestInfo:
     subresource: str = ""
     #: What follows the subresource (proxy).
     rest: str = ""
+    #: As the request has it; narrows what a node may list or watch.
+    field_selector: str = ""
 
     @property
     def is_resource(self) -> bool:
@@ -66,6 +68,7 @@ def parse(request: Request, query: Mapping[str, str]) -> RequestInfo:
             info.verb = "watch"
         else:
             info.verb = "get" if info.name else "list"
+        info.field_selector = query.get("fieldSelector") or ""
     elif method == "DELETE" and not info.name:
         info.verb = "deletecollection"
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drakkar.apiserver.nodesecrets import secrets_of
+from drakkar.apiserver.noderights import secrets_of
 from tests.unit.apiserver.core.serving import Api
 from tests.unit.apiserver.core.test_writes import play, refused
 

@@ -405,3 +405,104 @@ def test_tokens_of_service_accounts_expire() -> None:
         assert (await refused(robot.get("/api"))).code == 401
 
     play(scene)
+
+
+def test_a_node_reads_only_what_its_own_pods_refer_to() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        configmaps, secrets = CONFIGMAPS, "/api/v1/namespaces/default/secrets"
+        for name in ("mounted", "unrelated"):
+            await api.post(configmaps, {"metadata": {"name": name}})
+            await api.post(secrets, {"metadata": {"name": name}})
+        volumes = [
+            {"name": "a", "configMap": {"name": "mounted"}},
+            {"name": "b", "secret": {"secretName": "mounted"}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "data"}},
+        ]
+        claim = {"name": "c", "resourceClaimName": "named"}
+        await api.post(PODS, pod("mine", volumes=volumes, resourceClaims=[claim], serviceAccountName="robot"))
+        await api.post(f"{PODS}/mine/binding", {"target": {"kind": "Node", "name": "n1"}})
+        body = {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}}
+        for name in ("named", "foreign"):
+            await api.post(CLAIMS, {"metadata": {"name": name}, **body})
+        for path in (f"{configmaps}/mounted", f"{secrets}/mounted", f"{CLAIMS}/named", f"{PODS}/mine"):
+            collection, _, name = path.rpartition("/")
+            assert (await node.get(path))["metadata"]["name"] == name
+            # Kubelets watch single objects in this way.
+            (found,) = (await node.get(f"{collection}?fieldSelector=metadata.name={name}"))["items"]
+            assert found["metadata"]["name"] == name
+        for path in (
+            f"{configmaps}/unrelated",
+            f"{configmaps}?fieldSelector=metadata.name=unrelated",
+            f"{configmaps}?fieldSelector=metadata.name!=unrelated",
+            configmaps,
+            "/api/v1/configmaps?fieldSelector=metadata.name=mounted",
+            f"{secrets}?fieldSelector=metadata.name=unrelated",
+            f"{CLAIMS}/foreign",
+            CLAIMS,
+            "/apis/resource.k8s.io/v1/resourceclaims?watch=true",
+            "/api/v1/nodes",
+            "/api/v1/nodes/n2",
+            "/api/v1/persistentvolumes",
+            "/api/v1/namespaces/default/serviceaccounts/default",
+        ):
+            error = await refused(node.get(path))
+            assert (error.code, 'node "n1"' in str(error)) == (403, True), path
+        reader = {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "view"}
+        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:node:n1"}
+        await api.post(
+            f"{RBAC}/clusterrolebindings", {"metadata": {"name": "b"}, "roleRef": reader, "subjects": [subject]}
+        )
+        assert len((await node.get(configmaps))["items"]) >= 2  # What a role gives comes on top.
+
+    play(scene)
+
+
+def test_a_node_lists_its_own_pods_and_slices() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        for name in ("n1", "n2"):
+            await api.post(PODS, pod(name))
+            await api.post(f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": name}})
+            pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": "x.y", "nodeName": name, "pool": pool, "devices": [{"name": "d"}]}
+            await api.post(SLICES, {"metadata": {"name": name}, "spec": spec})
+        for collection in (PODS, "/api/v1/pods", SLICES):
+            for chosen in ("", "?fieldSelector=spec.nodeName=n2", "?fieldSelector=spec.nodeName!=n1"):
+                assert (await refused(node.get(f"{collection}{chosen}"))).code == 403
+            (own,) = (await node.get(f"{collection}?fieldSelector=spec.nodeName=n1"))["items"]
+            assert own["metadata"]["name"] == "n1"
+        for collection in (PODS, SLICES):
+            assert (await node.get(f"{collection}/n1"))["metadata"]["name"] == "n1"
+            assert (await refused(node.get(f"{collection}/n2"))).code == 403
+        asked = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        attributes = {"verb": "list", "resource": "pods"}
+        assert not (await node.post(asked, {"spec": {"resourceAttributes": attributes}}))["status"]["allowed"]
+        narrowed = {"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["n1"]}]}
+        review = {"spec": {"resourceAttributes": {**attributes, "fieldSelector": narrowed}}}
+        assert (await node.post(asked, review))["status"]["allowed"]
+
+    play(scene)
+
+
+def test_a_node_cannot_make_a_pod_of_its_own_that_opens_what_it_may_not_read() -> None:
+    async def scene(api: Api) -> None:
+        node = api.as_user("system:node:n1", "system:nodes")
+        secrets = "/api/v1/namespaces/default/secrets"
+        await api.post(secrets, {"metadata": {"name": "s"}})
+        volumes = [{"name": "v", "secret": {"secretName": "s"}}]
+        plain, greedy = pod("p", nodeName="n1"), pod("g", nodeName="n1", volumes=volumes)
+        assert "can only create mirror pods" in str(await refused(node.post(PODS, plain)))
+        for body in (plain, greedy):
+            body["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+        assert "can not create pods that reference secrets" in str(await refused(node.post(PODS, greedy)))
+        await node.post(PODS, plain)
+        await api.post(PODS, greedy)
+        assert (await refused(node.get(f"{secrets}/s"))).code == 403
+        await api.post(PODS, pod("q"))
+        await api.post(f"{PODS}/q/binding", {"target": {"kind": "Node", "name": "n1"}})
+        status = {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "foreign"}]}
+        error = await refused(node.patch(f"{PODS}/q/status", {"status": status}))
+        assert (error.code, "cannot update status.resourceClaimStatuses" in str(error)) == (403, True)
+
+    play(scene)
