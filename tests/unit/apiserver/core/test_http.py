@@ -16,6 +16,7 @@ import pytest
 from drakkar.api.errors import EnvironmentProblem
 from drakkar.api.wire import Request
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
+from drakkar.apiserver.http import listen
 from drakkar.client.clock import SystemClock
 from tests.unit.apiserver.core.test_writes import CONFIGMAPS
 
@@ -251,3 +252,21 @@ def test_sockets_are_closed(tmp_path: Path) -> None:
     play(tmp_path, scene)
     with socket.socket() as again:
         again.bind(("127.0.0.1", ports[0]))
+
+
+def test_answers_in_two_pieces_are_not_held_back() -> None:
+    """Nagle's algorithm is off on connections that are accepted, on asyncio's own loop too."""
+
+    async def run() -> None:
+        accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+        sock = listen("127.0.0.1", 0)
+
+        def started(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.put_nowait(writer.get_extra_info("socket"))
+
+        async with await asyncio.start_server(started, sock=sock):
+            _, writer = await asyncio.open_connection(*sock.getsockname())
+            assert (await accepted.get()).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+
+    asyncio.run(run())
