@@ -81,6 +81,14 @@ class Pki:
             context.load_cert_chain(*files)
         return context
 
+    def hosts(self) -> frozenset[str]:
+        """Names and addresses that the server's certificate is good for."""
+        from cryptography import x509
+
+        certificate = x509.load_pem_x509_certificate((self.folder / "server.crt").read_bytes())
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return frozenset(str(host.value) for host in found)
+
     def sign(self, request: bytes, server: bool) -> bytes:
         """A certificate (PEM) for a request (PEM) that somebody has looked at; for a server or for a client."""
         return _sign(self.folder, request, server)

@@ -388,7 +388,7 @@ async def _certificates(client: Client, pki: Pki) -> None:
     clock = SystemClock()
     caches = Caches(client)
     try:
-        await Runner(client, caches, Certificates(clock, pki.sign), clock).run()
+        await Runner(client, caches, Certificates(clock, pki.sign, pki.hosts()), clock).run()
     finally:
         await caches.stop()
 

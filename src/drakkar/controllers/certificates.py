@@ -5,13 +5,15 @@ or from the node itself; one of ``kubernetes.io/kubelet-serving`` from the node 
 too, is left to people. Upstream's controller approves the former and leaves the latter to others.
 
 The authority is that of the API server as well, so a node gets no certificate by whose names it could pass for the
-server or another node: the only name is its own. Addresses are taken on trust, nobody here knows a node's.
+server or another node: the only name is its own, and no address is one of an API server. Loopback addresses are for
+everybody: they lead to no other machine. Other addresses are taken on trust, nobody here knows a node's.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,10 @@ from drakkar.api.formats import dns_subdomain
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
 from drakkar.api.objects import condition_is, name_of
-from drakkar.api.tree import child, text, texts
+from drakkar.api.tree import child, children, text, texts
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.clock import timestamp
+from drakkar.client.endpoints import ENDPOINTSLICE
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import Patch, Write
 
@@ -42,6 +45,7 @@ _OF_THE_SERVER = {"kubernetes", "localhost"}
 
 #: Makes a certificate (PEM) from a request (PEM); ``server``: for a server, else for a client.
 Sign = Callable[[bytes, bool], bytes]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +53,26 @@ class _Asked:
     user: str
     organizations: list[str]
     names: frozenset[str]
-    addresses: int
+    addresses: frozenset[Address]
 
 
 class Certificates:
-    """Signs with ``sign``, which holds the authority's key."""
+    """Signs with ``sign``, which holds the authority's key; ``hosts`` are names and addresses of the API server."""
 
     name = "certificates"
 
-    def __init__(self, clock: Clock, sign: Sign):
+    def __init__(self, clock: Clock, sign: Sign, hosts: Iterable[str] = ()):
         self._clock = clock
         self._sign = sign
+        self._hosts = frozenset(hosts)
 
     def setup(self, caches: Caches, queue: KeyQueue) -> None:
         """Watch requests."""
         self._requests: Cache = caches.of(CSR)
+        # Other servers on the same store have certificates with addresses of their own.
+        self._servers: Cache = caches.of(
+            ENDPOINTSLICE, namespace="default", label_selector="kubernetes.io/service-name=kubernetes"
+        )
         self._requests.subscribe(lambda _, __, new: queue.add(name_of(new)))
 
     def reconcile(self, key: str) -> Sequence[Write]:
@@ -77,10 +86,18 @@ class Certificates:
         if signer not in _USAGES:
             return []
         if not condition_is(request, "Approved"):
-            return [self._approval(request)] if allowed(request) else []
+            return [self._approval(request)] if allowed(request, self._of_servers()) else []
         pem = self._sign(base64.b64decode(text(request, "spec", "request")), signer == SERVING_SIGNER)
         body = {"status": {"certificate": base64.b64encode(pem).decode()}}
         return [Patch(CSR, "", key, body, subresource="status")]
+
+    def _of_servers(self) -> set[str]:
+        """Names and addresses of all API servers that are known."""
+        found = set(self._hosts)
+        for published in self._servers.list():
+            for endpoint in children(published, "endpoints"):
+                found.update(texts(endpoint, "addresses"))
+        return found
 
     def _approval(self, request: Object) -> Patch:
         stamp = timestamp(self._clock.time())
@@ -98,8 +115,11 @@ class Certificates:
         return Patch(CSR, "", name_of(request), body, subresource="approval")
 
 
-def allowed(request: Object) -> bool:
-    """Whether the requester may have this certificate without anybody looking at it."""
+def allowed(request: Object, servers: Iterable[str] = ()) -> bool:
+    """Whether the requester may have this certificate without anybody looking at it.
+
+    ``servers`` are names and addresses by which API servers are known.
+    """
     spec = child(request, "spec")
     signer = text(spec, "signerName")
     asked = _asked(text(spec, "request"))
@@ -112,11 +132,29 @@ def allowed(request: Object) -> bool:
     itself = user == asked.user and _NODES in groups
     if signer == SERVING_SIGNER:
         own = asked.names <= {node} and not (asked.names and node.partition(".")[0] in _OF_THE_SERVER)
-        some = bool(asked.names) or asked.addresses > 0
-        return itself and own and some and "server auth" in texts(spec, "usages")
+        some = bool(asked.names or asked.addresses)
+        return itself and own and some and not _passes_for(asked, servers) and "server auth" in texts(spec, "usages")
     if asked.names or asked.addresses or "client auth" not in texts(spec, "usages"):
         return False
     return itself or "system:bootstrappers" in groups or "system:masters" in groups
+
+
+def _passes_for(asked: _Asked, servers: Iterable[str]) -> bool:
+    """Whether clients would take the holder of such a certificate for one of the servers."""
+    known: set[Address] = set()
+    for host in servers:
+        try:
+            known.add(_plain(ipaddress.ip_address(host)))
+        except ValueError:
+            if host.lower() in {name.lower() for name in asked.names}:
+                return True
+    addresses = [_plain(address) for address in asked.addresses]
+    return any(each.is_unspecified or (each in known and not each.is_loopback) for each in addresses)
+
+
+def _plain(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, else the address."""
+    return (address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None) or address
 
 
 def _asked(encoded: str) -> _Asked | None:
@@ -137,14 +175,20 @@ def _asked(encoded: str) -> _Asked | None:
     return _Asked(names[0], [str(each.value) for each in organizations], *hosts)
 
 
-def _hosts(request: x509.CertificateSigningRequest) -> tuple[frozenset[str], int] | None:
-    """The names and how many addresses are asked for; None when something else is (a URI, an e-mail address)."""
+def _hosts(request: x509.CertificateSigningRequest) -> tuple[frozenset[str], frozenset[Address]] | None:
+    """The names and addresses that are asked for; None when something else is (a URI, an e-mail address)."""
     from cryptography import x509
 
     try:
         hosts = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return frozenset(), 0
-    names = frozenset(hosts.get_values_for_type(x509.DNSName))
-    addresses = len(hosts.get_values_for_type(x509.IPAddress))
-    return (names, addresses) if all(isinstance(host, x509.DNSName | x509.IPAddress) for host in hosts) else None
+        return frozenset(), frozenset()
+    names, addresses = set[str](), set[Address]()
+    for host in hosts:
+        if isinstance(host, x509.DNSName):
+            names.add(host.value)
+        elif isinstance(host, x509.IPAddress) and isinstance(host.value, Address):
+            addresses.add(host.value)
+        else:
+            return None
+    return frozenset(names), frozenset(addresses)

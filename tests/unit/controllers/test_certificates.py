@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from drakkar.api.meta import Object
-from drakkar.apiserver import open_pki
+from drakkar.apiserver import ApiServer, open_pki
 from drakkar.client import Caches, Client, MemoryTransport, Runner
 from drakkar.client.clock import SystemClock
+from drakkar.client.endpoints import ENDPOINTSLICE
 from drakkar.controllers.certificates import CLIENT_SIGNER, CSR, SERVING_SIGNER, Certificates, allowed
+from drakkar.store import MemoryBackend
 from tests.support.eventually import eventually, memory_plane
 
 NODE = "system:node:n1"
@@ -86,6 +88,66 @@ def test_which_requests_are_approved(
     pem: bytes, signer: str, who: tuple[str, Sequence[str]], usages: Sequence[str], expected: bool
 ) -> None:
     assert allowed(csr(pem, signer, who[0], who[1], usages)) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (x509.IPAddress(ip_address("10.0.0.9")), True),
+        (x509.IPAddress(ip_address("10.0.0.1")), False),
+        (x509.IPAddress(ip_address("::ffff:10.0.0.1")), False),
+        (x509.IPAddress(ip_address("0.0.0.0")), False),
+        # On one machine the server and its nodes share these.
+        (x509.IPAddress(ip_address("127.0.0.1")), True),
+        (x509.IPAddress(ip_address("::1")), True),
+        (x509.DNSName("N1"), False),
+        (x509.DNSName("n1"), True),
+    ],
+    ids=str,
+)
+def test_no_node_passes_for_an_api_server(host: x509.GeneralName, expected: bool) -> None:
+    # A node may have the name that a server has.
+    assert not allowed(csr(request(NODE, ("system:nodes",), HOST), SERVING_SIGNER, *ITSELF, SERVER), ("N1",))
+    servers = ("10.0.0.1", "127.0.0.1", "::1", "kubernetes", "api.example.com")
+    asked = csr(request(NODE, ("system:nodes",), host), SERVING_SIGNER, *ITSELF, SERVER)
+    assert allowed(asked, servers) is expected
+
+
+def test_the_address_of_any_server_on_the_store_is_left_to_people(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki = open_pki(tmp_path, ("10.0.0.1",))
+        clock = SystemClock()
+        server = ApiServer(MemoryBackend(), clock=clock)
+        await server.start()
+        admin = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")), clock=clock)
+        node = Client(MemoryTransport(server.handle, server.token(NODE, "system:nodes")), clock=clock)
+        published = {
+            "apiVersion": ENDPOINTSLICE.api_version,
+            "kind": ENDPOINTSLICE.kind,
+            "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.2"]}],
+        }
+        await admin.create(ENDPOINTSLICE, published, "default")
+        caches = Caches(admin)
+        judge = Certificates(clock, pki.sign, pki.hosts())
+        task = asyncio.create_task(Runner(admin, caches, judge, clock).run())
+        for address in ("10.0.0.1", "10.0.0.2", "10.96.0.1", "10.0.0.3"):
+            pem = request(NODE, ("system:nodes",), x509.IPAddress(ip_address(address)))
+            kind = {"apiVersion": CSR.api_version, "kind": CSR.kind, "metadata": {"name": address}}
+            await node.create(CSR, {**kind, "spec": csr(pem, SERVING_SIGNER, *ITSELF, SERVER)["spec"]})
+        # The last one is signed, so the others have been looked at.
+        await eventually(lambda: admin.get(CSR, "10.0.0.3"), lambda got: got["status"].get("certificate"))
+        for address in ("10.0.0.1", "10.0.0.2", "10.96.0.1"):
+            assert not (await admin.get(CSR, address))["status"].get("conditions")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await caches.stop()
+        await node.close()
+        await admin.close()
+        await server.close()
+
+    asyncio.run(run())
 
 
 def test_what_is_signed_is_what_was_asked_for(tmp_path: Path) -> None:

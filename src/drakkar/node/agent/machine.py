@@ -59,11 +59,17 @@ def info(runtime: str, runtime_version: str) -> dict[str, Any]:
 
 
 def address_towards(server: str) -> str:
-    """The address of this machine that the API server at this URL sees. Raises OSError."""
+    """The address of this machine that the API server at this URL sees. Raises OSError.
+
+    On the server's own machine that is the loopback address: no node gets a certificate for the server's others.
+    """
     parts = urlsplit(server)
     host, port = parts.hostname or "127.0.0.1", parts.port or 443
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         # Nothing is sent: connecting only chooses the way.
         probe.connect(where)
-        return probe.getsockname()[0]
+        address = probe.getsockname()[0]
+    if address != where[0]:
+        return address
+    return "127.0.0.1" if family == socket.AF_INET else "::1"

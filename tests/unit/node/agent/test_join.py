@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from drakkar.api.errors import UsageError
+from drakkar.apiserver.publishing import advertised
 from drakkar.node.agent.join import JOIN_PREFIX, read_join, write_join
+from drakkar.node.agent.machine import address_towards
 
 WHOLE: dict[str, Any] = {"server": "https://10.0.0.1:6443", "ca": "PEM", "token": "abcdef.0123456789abcdef"}
 
@@ -44,3 +46,8 @@ def test_a_text_or_a_file_with_one(tmp_path: Path) -> None:
 def test_what_is_damaged_is_said(text: str) -> None:
     with pytest.raises(UsageError, match="the text is damaged"):
         read_join(text)
+
+
+def test_an_agent_on_the_servers_machine_has_the_loopback_address() -> None:
+    for server in ("https://127.0.0.1:6443", f"https://{advertised('0.0.0.0')}:6443"):
+        assert address_towards(server) == "127.0.0.1"
