@@ -22,6 +22,7 @@ SUBDOMAIN_MAX: Final = 253
 DRIVER_NAME_MAX: Final = 63
 POOL_NAME_MAX: Final = 253
 IDENTIFIER_MAX: Final = 32
+PORT_NAME_MAX: Final = 15
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
@@ -34,6 +35,7 @@ _SUBDOMAIN_RE: Final = re.compile(_SUBDOMAIN)
 _QUALIFIED_RE: Final = re.compile(_QUALIFIED)
 _IDENTIFIER_RE: Final = re.compile(_IDENTIFIER)
 _VALUE_RE: Final = re.compile(_VALUE)
+_CONFIG_KEY_RE: Final = re.compile("[-._a-zA-Z0-9]+")
 _UID_RE: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _LABEL_TEXT: Final = (
@@ -56,6 +58,11 @@ _VALUE_TEXT: Final = (
 _IDENTIFIER_TEXT: Final = (
     "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters "
     f"or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '{_IDENTIFIER}')"
+)
+
+_CONFIG_KEY_TEXT: Final = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 
 
@@ -122,6 +129,40 @@ def label_value(text: str) -> tuple[str, ...]:
 def c_identifier(text: str) -> tuple[str, ...]:
     """Identifier of an attribute or capacity without its domain; its length is checked apart."""
     return () if _IDENTIFIER_RE.fullmatch(text) else (_IDENTIFIER_TEXT,)
+
+
+@lru_cache(maxsize=8192)
+def config_key(text: str) -> tuple[str, ...]:
+    """Key of a config map or secret: what can be the name of a file."""
+    found = () if len(text) <= SUBDOMAIN_MAX else (f"must be no more than {SUBDOMAIN_MAX} characters",)
+    if text in (".", ".."):
+        return (*found, f"must not be '{text}'")
+    if text.startswith(".."):
+        return (*found, "must not start with '..'")
+    return found if _CONFIG_KEY_RE.fullmatch(text) else (*found, _CONFIG_KEY_TEXT)
+
+
+def variable_name(text: str) -> tuple[str, ...]:
+    """Name of an environment variable: printable ASCII without ``=``."""
+    if all(" " <= letter <= "~" and letter != "=" for letter in text):
+        return ()
+    return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
+
+
+def port_name(text: str) -> tuple[str, ...]:
+    """Name of a container's port, as services and probes refer to it."""
+    found: list[str] = []
+    if len(text) > PORT_NAME_MAX:
+        found.append(f"must be no more than {PORT_NAME_MAX} characters")
+    if not re.fullmatch("[-a-z0-9]+", text):
+        found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not re.search("[a-z]", text):
+        found.append("must contain at least one letter (a-z)")
+    if "--" in text:
+        found.append("must not contain consecutive hyphens")
+    if text.startswith("-") or text.endswith("-"):
+        found.append("must not begin or end with a hyphen")
+    return tuple(found)
 
 
 def uid(text: str) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ import re
 from typing import Any, Final
 
 from drakkar.api import formats
-from drakkar.api.core.validation.pods import PROTOCOLS, one_of
+from drakkar.api.core.validation.environment import PROTOCOLS
+from drakkar.api.core.validation.pods import one_of
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
@@ -21,11 +22,6 @@ from drakkar.api.tree import at, child, children, text, texts
 
 #: What all values of a config map or secret may have together, in bytes.
 DATA_MAX: Final = 1 << 20
-_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
-_KEY_TEXT: Final = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 _SEALED: Final = "field is immutable when `immutable` is set"
 _NEEDED: Final = {
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
@@ -48,26 +44,17 @@ def service_name(name: str) -> tuple[str, ...]:
     return () if _LABEL_1035.fullmatch(name) else (_SERVICE_NAME_TEXT,)
 
 
-def _key(faults: Faults, path: str, key: str) -> None:
-    if len(key) > formats.SUBDOMAIN_MAX:
-        faults.invalid(path, key, f"must be no more than {formats.SUBDOMAIN_MAX} characters")
-    if key in (".", "..") or key.startswith(".."):
-        faults.invalid(path, key, f"must not be '{key}'" if key in (".", "..") else "must not start with '..'")
-    elif not _KEY.fullmatch(key):
-        faults.invalid(path, key, _KEY_TEXT)
-
-
 def validate_config_map(faults: Faults, obj: Object, old: Object | None, ctx: ValidationContext) -> None:
     """Faults of a ConfigMap."""
     data, binary = child(obj, "data"), child(obj, "binaryData")
     size = 0
     for name, value in data.items():
-        _key(faults, f"data[{name}]", name)
+        faults.check(f"data[{name}]", name, formats.config_key)
         if name in binary:
             faults.invalid(f"data[{name}]", name, "duplicate of key present in binaryData")
         size += len(str(value).encode())
     for name, value in binary.items():
-        _key(faults, f"binaryData[{name}]", name)
+        faults.check(f"binaryData[{name}]", name, formats.config_key)
         size += len(str(value)) * 3 // 4
     if size > DATA_MAX:
         faults.too_long("", DATA_MAX)
@@ -79,7 +66,7 @@ def validate_secret(faults: Faults, obj: Object, old: Object | None, ctx: Valida
     size = 0
     data = child(obj, "data")
     for name, value in data.items():
-        _key(faults, f"data[{name}]", name)
+        faults.check(f"data[{name}]", name, formats.config_key)
         try:
             size += len(base64.b64decode(value or "", validate=True))
         except (binascii.Error, ValueError, TypeError):

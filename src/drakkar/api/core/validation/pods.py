@@ -1,7 +1,7 @@
 """Validation of pods and pod templates: the parts that decide where and with what a pod runs.
 
-What only a kubelet interprets (security contexts, life-cycle hooks, most volume sources) is
-checked by its schema alone.
+What only a kubelet interprets (security contexts, life-cycle hooks, probes) is checked by its
+schema alone; volumes, variables and ports have modules of their own.
 
 Source: spec/api.md 9.1, the pod rules of the Kubernetes API.
 """
@@ -15,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from drakkar.api import formats
+from drakkar.api.core.validation.environment import host_ports, ports, variables
+from drakkar.api.core.validation.volumes import Volumes, mounts, volumes
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
@@ -29,7 +31,6 @@ PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 DNS_POLICIES: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 NODE_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 CONTAINER_RESOURCES: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
 NODE_RESOURCES: Final = CONTAINER_RESOURCES | {"pods"}
 
@@ -51,8 +52,8 @@ def one_of(faults: Faults, path: str, value: str, known: Collection[str]) -> Non
 def pod_spec(faults: Faults, path: str, spec: Object) -> None:
     """Faults of a pod spec, be it of a pod or of a template."""
     claims = _resource_claims(faults, f"{path}.resourceClaims", children(spec, "resourceClaims"))
-    volumes = _volumes(faults, f"{path}.volumes", children(spec, "volumes"))
-    _containers(faults, path, spec, claims, volumes)
+    known = volumes(faults, f"{path}.volumes", children(spec, "volumes"))
+    _containers(faults, path, spec, claims, known)
     one_of(faults, f"{path}.restartPolicy", text(spec, "restartPolicy"), RESTART_POLICIES)
     one_of(faults, f"{path}.dnsPolicy", text(spec, "dnsPolicy"), DNS_POLICIES)
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
@@ -111,22 +112,8 @@ def _resource_claims(faults: Faults, path: str, items: list[Object]) -> frozense
     return frozenset(names)
 
 
-def _volumes(faults: Faults, path: str, items: list[Object]) -> frozenset[str]:
-    names: set[str] = set()
-    for index, item in enumerate(items):
-        name = text(item, "name")
-        if shared.named(faults, f"{path}[{index}].name", name, formats.dns_label) and name in names:
-            faults.duplicate(f"{path}[{index}].name", name)
-        names.add(name)
-        sources = [field for field, value in item.items() if field != "name" and value is not None]
-        if not sources:
-            faults.required(f"{path}[{index}]", "must specify a volume type")
-        for extra in sources[1:]:
-            faults.forbidden(f"{path}[{index}].{extra}", "may not specify more than 1 volume type")
-    return frozenset(names)
-
-
-def _containers(faults: Faults, path: str, spec: Object, claims: frozenset[str], volumes: frozenset[str]) -> None:
+def _containers(faults: Faults, path: str, spec: Object, claims: frozenset[str], known: Volumes) -> None:
+    host_network = spec.get("hostNetwork") is True
     names: set[str] = set()
     if not children(spec, "containers"):
         faults.required(f"{path}.containers")
@@ -137,14 +124,18 @@ def _containers(faults: Faults, path: str, spec: Object, claims: frozenset[str],
                 if name in names:
                     faults.duplicate(f"{at_item}.name", name)
                 names.add(name)
-            _container(faults, at_item, container, claims, volumes)
+            if field == "initContainers":
+                host_ports(faults, {at_item: container})
+            _container(faults, at_item, container, claims, known, host_network=host_network)
             policy = container.get("restartPolicy")
             if policy is not None:
-                known = RESTART_POLICIES if field == "initContainers" else ("Never", "OnFailure", "Always")
-                one_of(faults, f"{at_item}.restartPolicy", policy, known)
+                one_of(faults, f"{at_item}.restartPolicy", policy, RESTART_POLICIES)
+    host_ports(faults, {f"{path}.containers[{i}]": item for i, item in enumerate(children(spec, "containers"))})
 
 
-def _container(faults: Faults, path: str, container: Object, claims: frozenset[str], volumes: frozenset[str]) -> None:
+def _container(
+    faults: Faults, path: str, container: Object, claims: frozenset[str], known: Volumes, *, host_network: bool
+) -> None:
     image = text(container, "image")
     if not image:
         faults.required(f"{path}.image")
@@ -157,40 +148,10 @@ def _container(faults: Faults, path: str, container: Object, claims: frozenset[s
         text(container, "terminationMessagePolicy"),
         ("FallbackToLogsOnError", "File"),
     )
-    for index, variable in enumerate(children(container, "env")):
-        if not variable.get("name"):
-            faults.required(f"{path}.env[{index}].name")
-        elif "=" in text(variable, "name"):
-            faults.invalid(
-                f"{path}.env[{index}].name", variable["name"], "a valid environment variable name must not contain '='"
-            )
-        if variable.get("value") and variable.get("valueFrom") is not None:
-            faults.invalid(f"{path}.env[{index}].valueFrom", "", "may not be specified when `value` is not empty")
-    for index, port in enumerate(children(container, "ports")):
-        _port(faults, f"{path}.ports[{index}]", port)
-    paths: set[str] = set()
-    for index, mount in enumerate(children(container, "volumeMounts")):
-        at_item, target = f"{path}.volumeMounts[{index}]", text(mount, "mountPath")
-        if not mount.get("name"):
-            faults.required(f"{at_item}.name")
-        elif mount["name"] not in volumes:
-            faults.not_found(f"{at_item}.name", mount["name"])
-        if not target:
-            faults.required(f"{at_item}.mountPath")
-        elif target in paths:
-            faults.invalid(f"{at_item}.mountPath", target, "must be unique")
-        paths.add(target)
+    ports(faults, f"{path}.ports", children(container, "ports"), host_network=host_network)
+    variables(faults, path, container, known)
+    mounts(faults, path, container, known)
     requirements(faults, f"{path}.resources", child(container, "resources"), claims)
-
-
-def _port(faults: Faults, path: str, port: Object) -> None:
-    if not port.get("containerPort"):
-        faults.required(f"{path}.containerPort")
-    for field in ("containerPort", "hostPort"):
-        number = port.get(field)
-        if number and not 1 <= number <= 65535:
-            faults.invalid(f"{path}.{field}", number, "must be between 1 and 65535, inclusive")
-    one_of(faults, f"{path}.protocol", text(port, "protocol"), PROTOCOLS)
 
 
 def amounts(
