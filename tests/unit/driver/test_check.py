@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("grpc", reason="needs the extra node")
 
@@ -136,10 +138,28 @@ def test_scaffold_writes_a_driver_and_refuses_what_would_not_work(tmp_path: Path
             compile(text, path.name, "exec")
     with pytest.raises(UsageError, match="not empty"):
         scaffold("npu.example.com", tmp_path / "npu")
+    with pytest.raises(UsageError, match="at most 55 characters before the first dot"):
+        scaffold("x" * 56 + ".a.io", tmp_path / "other")
     for name in ("npu", "Npu.example.com", "x" * 60 + ".example.com"):
         with pytest.raises(UsageError, match="use one within a domain of yours"):
             scaffold(name, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["1.example.com", "3d-cards.example.com", "x" * 55 + ".a.io"])
+def test_a_new_driver_has_names_that_kubernetes_takes(tmp_path: Path, name: str) -> None:
+    scaffold(name, tmp_path)
+    found = [
+        manifest
+        for path in (tmp_path / "manifests").iterdir()
+        for manifest in yaml.safe_load_all(path.read_text())
+        if manifest["kind"] in ("Service", "Deployment", "ServiceAccount", "DaemonSet")
+    ]
+    assert {"Service", "Deployment"} <= {manifest["kind"] for manifest in found}
+    for manifest in found:
+        assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", manifest["metadata"]["name"])
+    for path in tmp_path.glob("*.py"):
+        compile(path.read_text(), path.name, "exec")
 
 
 def test_the_tutorials_driver_is_short_and_stands_alone() -> None:
