@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -23,6 +24,8 @@ PAUSE, HOST = "pause", "host"
 HOST_FOLDERS = ("usr", "etc", "opt")
 _HOST_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _EMPTY = ("proc", "sys", "dev", "tmp", "var", "run", "root", "home", "mnt", "srv")
+#: As many links as Linux follows on one way (path_resolution(7)).
+_LINKS = 40
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
@@ -165,8 +168,10 @@ def _repository(name: str) -> str:
 
 
 def unpack(layer: tarfile.TarFile, root: Path) -> None:
-    """Lay a layer over what is in ``root``. Raises ValueError for an entry that would lie outside."""
-    real_root = os.path.realpath(root)
+    """Lay a layer over what is in ``root``; links lead where they will lead in a container, so never out of it.
+
+    Raises ValueError for an entry whose name leads outside.
+    """
     for member in layer:
         name = PurePosixPath(member.name)
         parts = [part for part in name.parts if part not in ("/", ".")]
@@ -174,10 +179,8 @@ def unpack(layer: tarfile.TarFile, root: Path) -> None:
             raise ValueError(f"entry {member.name!r} leads out of the image")
         if not parts:
             continue
-        parent = root.joinpath(*parts[:-1])
-        # A layer may bring a link and then files beyond it; those must not land on the machine.
-        if not _within(os.path.realpath(parent), real_root):
-            raise ValueError(f"entry {member.name!r} leads out of the image by a link")
+        # A layer may bring a link (/var/run -> /run) and then files beyond it.
+        parent = _resolved(root, parts[:-1])
         parent.mkdir(parents=True, exist_ok=True)
         if parts[-1] == _OPAQUE:
             for entry in parent.iterdir():
@@ -189,10 +192,10 @@ def unpack(layer: tarfile.TarFile, root: Path) -> None:
                 raise ValueError(f"entry {member.name!r} hides no file beside it")
             _remove(parent / hidden)
             continue
-        _place(layer, member, parent / parts[-1], root, real_root)
+        _place(layer, member, parent / parts[-1], root)
 
 
-def _place(layer: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Path, real_root: str) -> None:
+def _place(layer: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Path) -> None:
     if member.isdir():
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             _remove(path)
@@ -201,9 +204,12 @@ def _place(layer: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Pa
         _remove(path)
         path.symlink_to(member.linkname)
     elif member.islnk():
-        target = root / member.linkname.lstrip("/")
-        if not _within(os.path.realpath(target), real_root):
-            raise ValueError(f"link {member.name!r} leads out of the image")
+        *folders, name = member.linkname.split("/")
+        if name in ("", ".", ".."):
+            raise ValueError(f"link {member.name!r} names no file")
+        target = _resolved(root, folders) / name
+        if target == path:
+            return
         _remove(path)
         os.link(target, path, follow_symlinks=False)
         return
@@ -221,8 +227,29 @@ def _place(layer: tarfile.TarFile, member: tarfile.TarInfo, path: Path, root: Pa
         path.chmod(member.mode & 0o7777)
 
 
-def _within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + "/")
+def _resolved(root: Path, parts: Sequence[str]) -> Path:
+    """Where these folders are once all links are followed, as for a process whose root folder is ``root``.
+
+    Raises ValueError when links lead in a circle.
+    """
+    left, done, links = [*reversed(parts)], list[str](), 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            del done[-1:]  # Above the root there is only the root.
+        elif part not in ("", "."):
+            path = root.joinpath(*done, part)
+            if not path.is_symlink():
+                done.append(part)
+                continue
+            links += 1
+            if links > _LINKS:
+                raise ValueError(f"too many links on the way to {'/'.join(parts)!r}")
+            target = os.readlink(path)
+            if target.startswith("/"):
+                done.clear()
+            left.extend(reversed(target.split("/")))
+    return root.joinpath(*done)
 
 
 def _remove(path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import platform
 import tarfile
@@ -18,6 +19,8 @@ from drakkar.node.agent.machine import architecture
 
 #: Annotation of an index by which one of several images is chosen.
 REF_NAME = "org.opencontainers.image.ref.name"
+
+_CHUNK = 1 << 20
 
 
 class Layout:
@@ -73,12 +76,33 @@ class Layout:
 
     @contextmanager
     def layer(self, about: dict[str, Any]) -> Iterator[tarfile.TarFile]:
-        """The files of a layer, by its descriptor."""
+        """The files of a layer, by its descriptor. Raises ValueError at the end when the layer's digest is another."""
         kind = about.get("mediaType", "")
         if kind.endswith("zstd"):
             raise ValueError("layers compressed with zstd cannot be read; use gzip")
-        with self.open(blob_name(about["digest"])) as file, tarfile.open(fileobj=file, mode="r|*") as stream:
-            yield stream
+        digest: str = about["digest"]
+        with self.open(blob_name(digest)) as file:
+            hashed = _Hashed(file)
+            with tarfile.open(fileobj=hashed, mode="r|*") as stream:
+                yield stream
+            while hashed.read(_CHUNK):
+                pass  # What follows the archive belongs to the blob.
+        if f"sha256:{hashed.digest.hexdigest()}" != digest:
+            raise ValueError(f"layer {digest} is damaged")
+
+
+class _Hashed(io.RawIOBase):
+    """Reads a file and takes the sha256 of what was read."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Reads on."""
+        data = self._file.read(size)
+        self.digest.update(data)
+        return data
 
 
 class _Folder(Layout):

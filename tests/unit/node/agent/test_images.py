@@ -107,8 +107,9 @@ def test_a_tar_is_as_good_as_a_folder(tmp_path: Path) -> None:
     "entries",
     [
         [_file("../outside", "x")],
-        [_link("out", "/"), _file("out/etc/outside", "x")],
-        [_link("up", "../.."), _file("up/outside", "x")],
+        [_link("a", "b"), _link("b", "a"), _file("a/outside", "x")],
+        [_link("a", ".."), _link("b", "a/beside", tarfile.LNKTYPE)],
+        [_link("b", "..", tarfile.LNKTYPE)],
         [_link("out", "/etc/passwd", tarfile.LNKTYPE)],
         [_link("a", "/etc"), _link("b", "a/passwd", tarfile.LNKTYPE)],
         [_file(".wh...")],
@@ -129,6 +130,58 @@ def test_hostile_layers_are_refused(tmp_path: Path, entries: list[tuple[str, str
     assert root.is_dir()
     assert not list(tmp_path.glob("outside"))
     assert not list((tmp_path / "deep").glob("outside"))
+
+
+def test_links_lead_where_they_do_in_a_container(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "root"
+    root.mkdir(parents=True)
+    entries = (
+        _link("var/run", "/run"),
+        _file("var/run/lock/a", "1"),
+        _link("opt/up", "../../../../etc"),
+        _file("opt/up/inside", "2"),
+        _link("all", "/"),
+        _file("all/tmp/x", "3"),
+        _link("hard", "/var/run/lock/a", tarfile.LNKTYPE),
+        _link("chain", "opt/up"),
+        _file("chain/.wh.inside"),
+        _file("chain/later", "4"),
+    )
+    with tarfile.open(fileobj=io.BytesIO(_tar(*entries))) as layer:
+        unpack(layer, root)
+    assert os.readlink(root / "var/run") == "/run"
+    found = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    assert found == {"run/lock/a": "1", "hard": "1", "tmp/x": "3", "etc/later": "4"}
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["root"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_layer_that_is_another_is_refused(tmp_path: Path, number: int) -> None:
+    layers = _tar(_file("a", "1")), _tar(_file("b", "1"))
+    place = layout(tmp_path / "layout", *layers)
+    (manifest,) = [
+        entry
+        for entry in json.loads((place / "index.json").read_text())["manifests"]
+        if "0" * 64 not in entry["digest"]
+    ]
+    blobs = place / "blobs" / "sha256"
+    about = json.loads((blobs / manifest["digest"].partition(":")[2]).read_text())
+    blob = blobs / about["layers"][number]["digest"].partition(":")[2]
+    other = _tar(_file("a", "2"))
+    blob.write_bytes(gzip.compress(other) if number else other)
+    known = images(tmp_path, app=ImageSource(layout=str(place)))
+    for _ in range(2):
+        with pytest.raises(ContainerProblem, match=f"layer sha256:{blob.name} is damaged"):
+            known.get("app")
+
+
+def test_a_layer_with_more_behind_its_end_is_refused(tmp_path: Path) -> None:
+    layer = _tar(_file("a", "1"))
+    place = layout(tmp_path / "layout", layer)
+    blob = place / "blobs" / "sha256" / hashlib.sha256(layer).hexdigest()
+    blob.write_bytes(layer + b"more" * 100_000)
+    with pytest.raises(ContainerProblem, match="is damaged"):
+        images(tmp_path, app=ImageSource(layout=str(place))).get("app")
 
 
 def test_a_damaged_layout_is_said(tmp_path: Path) -> None:
