@@ -1,7 +1,7 @@
 """Validation of pods and pod templates: the parts that decide where and with what a pod runs.
 
-What only a kubelet interprets (security contexts, life-cycle hooks, probes) is checked by its
-schema alone; volumes, variables and ports have modules of their own.
+Security contexts and resize policies are checked by their schema alone; volumes, variables and
+ports, probes and hooks, and what concerns the host have modules of their own.
 
 Source: spec/api.md 9.1, the pod rules of the Kubernetes API.
 """
@@ -16,6 +16,8 @@ import msgspec
 
 from drakkar.api import formats
 from drakkar.api.core.validation.environment import host_ports, ports, variables
+from drakkar.api.core.validation.hosts import hosts
+from drakkar.api.core.validation.probes import no_probes, probes
 from drakkar.api.core.validation.volumes import Volumes, mounts, volumes
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
@@ -56,6 +58,7 @@ def pod_spec(faults: Faults, path: str, spec: Object) -> None:
     _containers(faults, path, spec, claims, known)
     one_of(faults, f"{path}.restartPolicy", text(spec, "restartPolicy"), RESTART_POLICIES)
     one_of(faults, f"{path}.dnsPolicy", text(spec, "dnsPolicy"), DNS_POLICIES)
+    hosts(faults, path, spec)
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         faults.invalid(
             f"{path}.terminationGracePeriodSeconds",
@@ -126,6 +129,10 @@ def _containers(faults: Faults, path: str, spec: Object, claims: frozenset[str],
                 names.add(name)
             if field == "initContainers":
                 host_ports(faults, {at_item: container})
+            if field == "initContainers" and container.get("restartPolicy") != "Always":
+                no_probes(faults, at_item, container)
+            else:
+                probes(faults, at_item, container, spec.get("terminationGracePeriodSeconds") or 0)
             _container(faults, at_item, container, claims, known, host_network=host_network)
             policy = container.get("restartPolicy")
             if policy is not None:

@@ -30,6 +30,7 @@ TOKEN_LIFE_MAX: Final = 1 << 32
 _HOST_PATH_TYPES: Final = (
     "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
+_CERTIFICATE_FILES: Final = ("credentialBundlePath", "keyPath", "certificateChainPath")
 _PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
@@ -165,6 +166,10 @@ def _projected(faults: Faults, path: str, source: Object) -> None:
         if part.get("downwardAPI") is not None:
             _downward_files(faults, f"{at_part}.downwardAPI", child(part, "downwardAPI"))
             _apart(faults, path, taken, "", children(part, "downwardAPI", "items"))
+        if part.get("clusterTrustBundle") is not None:
+            _bundle(faults, f"{at_part}.clusterTrustBundle", child(part, "clusterTrustBundle"))
+        if part.get("podCertificate") is not None:
+            _certificate(faults, f"{at_part}.podCertificate", child(part, "podCertificate"))
         if part.get("serviceAccountToken") is not None:
             token = child(part, "serviceAccountToken")
             _token(faults, f"{at_part}.serviceAccountToken", token)
@@ -190,6 +195,20 @@ def _token(faults: Faults, path: str, token: Object) -> None:
         faults.invalid(f"{path}.expirationSeconds", life, "may not specify a duration less than 10 minutes")
     elif life > TOKEN_LIFE_MAX:
         faults.invalid(f"{path}.expirationSeconds", life, "may not specify a duration larger than 2^32 seconds")
+
+
+def _bundle(faults: Faults, path: str, source: Object) -> None:
+    if not source.get("name") and not source.get("signerName"):
+        faults.required(path, "either name or signerName must be specified")
+    file_path(faults, f"{path}.path", text(source, "path"))
+
+
+def _certificate(faults: Faults, path: str, source: Object) -> None:
+    given = [field for field in _CERTIFICATE_FILES if source.get(field)]
+    for field in given:
+        file_path(faults, f"{path}.{field}", text(source, field))
+    if not given:
+        faults.required(path, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
 
 
 def _host_path(faults: Faults, path: str, source: Object) -> None:
