@@ -350,7 +350,7 @@ class Authorizer:
         node = user.name.removeprefix(NODE_PREFIX)
         where = (info.group, info.resource)
         name = info.name or (obj.get("metadata") or {}).get("name")
-        if where in (("", "nodes"), ("coordination.k8s.io", "leases")):
+        if where in (("", "nodes"), ("coordination.k8s.io", "leases"), ("storage.k8s.io", "csinodes")):
             own = name == node
         elif where in (("", "pods"), (_DRA, "resourceslices")):
             own = (obj.get("spec") or {}).get("nodeName") == node
@@ -442,6 +442,8 @@ class Authorizer:
             return why if why and self._granting(user, info) is None else ""
         if where == ("", "nodes") and info.name and info.name != node:
             return f'node "{node}" is not allowed to modify node "{info.name}"'
+        if where == ("storage.k8s.io", "csinodes") and info.name and info.name != node:
+            return f'node "{node}" can only access CSINode with the same name as the requesting node'
         if where == ("coordination.k8s.io", "leases") and (
             info.namespace != "kube-node-lease" or (info.name and info.name != node)
         ):

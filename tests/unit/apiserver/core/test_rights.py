@@ -10,6 +10,7 @@ from tests.unit.apiserver.core.serving import Api, Object
 from tests.unit.apiserver.core.test_writes import CLAIMS, CONFIGMAPS, PODS, SLICES, claim, play, pod, refused
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+CSINODES = "/apis/storage.k8s.io/v1/csinodes"
 
 
 async def code(api: Api, method: str, path: str, headers: dict[str, str] | None = None, peer: Any = None) -> int:
@@ -63,6 +64,11 @@ def test_a_node_writes_only_what_is_its_own() -> None:
         await api.post("/api/v1/nodes", {"metadata": {"name": "n2"}})
         await node.patch("/api/v1/nodes/n1/status", {"status": {"phase": "Running"}})
         assert (await refused(node.patch("/api/v1/nodes/n2/status", {"status": {}}))).code == 403
+        for name in ("n1", "n2"):
+            body = {"metadata": {"name": name}, "spec": {"drivers": []}}
+            assert name == "n1" or (await refused(node.post(CSINODES, body))).code == 403
+            await (node if name == "n1" else api).post(CSINODES, body)
+        assert (await refused(node.delete(f"{CSINODES}/n2"))).code == 403
         leases = "/apis/coordination.k8s.io/v1/namespaces"
         await node.put(f"{leases}/kube-node-lease/leases/n1", {"metadata": {"name": "n1"}, "spec": {}})
         assert (
