@@ -403,8 +403,11 @@ def debugged(**members: Any) -> Object:
         ({"image": ""}, [("spec.ephemeralContainers[0].image", REQUIRED)]),
         ({"name": "main"}, [("spec.ephemeralContainers[0].name", DUPLICATE)]),
         ({"ports": [{"containerPort": 1}]}, [("spec.ephemeralContainers[0].ports", FORBIDDEN)]),
+        ({"env": [{"name": "a=b"}]}, [("spec.ephemeralContainers[0].env[0].name", INVALID)]),
+        ({"volumeMounts": [{"name": "no", "mountPath": "/a"}]},
+         [("spec.ephemeralContainers[0].volumeMounts[0].name", NOT_FOUND)]),
     ],
-)
+)  # fmt: skip
 def test_ephemeral_containers_are_added_through_their_subresource(
     members: Object, found: list[tuple[str, str]]
 ) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from drakkar.api import formats
+from drakkar.api.core.validation.environment import variables
 from drakkar.api.core.validation.pods import PULL_POLICIES, one_of
+from drakkar.api.core.validation.volumes import Volumes, mounts
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
 from drakkar.api.resource.validation import shared
@@ -42,7 +44,7 @@ def validate_ephemeral_containers(faults: Faults, obj: Object, old: Object | Non
         elif not same_meaning(present[name], item):
             faults.forbidden(path, f'existing ephemeral containers "{name}" may not be changed')
     regular = {text(item, "name") for field in ("containers", "initContainers") for item in children(spec, field)}
-    volumes = {text(volume, "name") for volume in children(spec, "volumes")}
+    known = {text(volume, "name"): volume for volume in children(spec, "volumes")}
     names: set[str] = set()
     for index, item in enumerate(children(spec, "ephemeralContainers")):
         at_item, name = f"{path}[{index}]", text(item, "name")
@@ -50,10 +52,10 @@ def validate_ephemeral_containers(faults: Faults, obj: Object, old: Object | Non
             faults.duplicate(f"{at_item}.name", name)
         names.add(name)
         if name not in stored:
-            _one(faults, at_item, item, regular, volumes)
+            _one(faults, at_item, item, regular, known)
 
 
-def _one(faults: Faults, path: str, item: Object, regular: set[str], volumes: set[str]) -> None:
+def _one(faults: Faults, path: str, item: Object, regular: set[str], known: Volumes) -> None:
     if not text(item, "image"):
         faults.required(f"{path}.image")
     one_of(faults, f"{path}.imagePullPolicy", text(item, "imagePullPolicy"), PULL_POLICIES)
@@ -63,8 +65,8 @@ def _one(faults: Faults, path: str, item: Object, regular: set[str], volumes: se
     target = text(item, "targetContainerName")
     if target and target not in regular:
         faults.not_found(f"{path}.targetContainerName", target)
+    variables(faults, path, item, known)
+    mounts(faults, path, item, known)
     for index, mount in enumerate(children(item, "volumeMounts")):
-        if text(mount, "name") not in volumes:
-            faults.not_found(f"{path}.volumeMounts[{index}].name", text(mount, "name"))
         if mount.get("subPath") or mount.get("subPathExpr"):
             faults.forbidden(f"{path}.volumeMounts[{index}].subPath", "cannot be set for an Ephemeral Container")
