@@ -9,8 +9,8 @@ from typing import Final
 
 from drakkar.api import formats
 from drakkar.api.core.validation.environment import variables
-from drakkar.api.core.validation.pods import PULL_POLICIES, one_of
-from drakkar.api.core.validation.volumes import Volumes, mounts
+from drakkar.api.core.validation.pods import one_of
+from drakkar.api.core.validation.volumes import PULL_POLICIES, Volumes, mounts
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
 from drakkar.api.resource.validation import shared

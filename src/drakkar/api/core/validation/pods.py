@@ -18,7 +18,7 @@ from drakkar.api import formats
 from drakkar.api.core.validation.environment import host_ports, ports, variables
 from drakkar.api.core.validation.hosts import hosts
 from drakkar.api.core.validation.probes import no_probes, probes
-from drakkar.api.core.validation.volumes import Volumes, mounts, volumes
+from drakkar.api.core.validation.volumes import PULL_POLICIES, Volumes, mounts, volumes
 from drakkar.api.errors import ParseError
 from drakkar.api.faults import Faults
 from drakkar.api.meta import Object
@@ -29,7 +29,6 @@ from drakkar.api.rules import same_meaning
 from drakkar.api.tree import at, child, children, text, texts
 
 INT32_MAX: Final = 2**31 - 1
-PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 DNS_POLICIES: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 NODE_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")

@@ -31,7 +31,7 @@ _HOST_PATH_TYPES: Final = (
     "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 _CERTIFICATE_FILES: Final = ("credentialBundlePath", "keyPath", "certificateChainPath")
-_PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 #: In which order sources are looked at: all after the first are too many.
@@ -259,8 +259,8 @@ def _image(faults: Faults, path: str, source: Object) -> None:
     if not source.get("reference"):
         faults.required(f"{path}.reference")
     policy = text(source, "pullPolicy")
-    if policy and policy not in _PULL_POLICIES:
-        faults.not_supported(f"{path}.pullPolicy", policy, _PULL_POLICIES)
+    if policy and policy not in PULL_POLICIES:
+        faults.not_supported(f"{path}.pullPolicy", policy, PULL_POLICIES)
 
 
 _CHECKS: Final[Mapping[str, Callable[[Faults, str, Object], None]]] = {
