@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra node")
 
 from drakkar.api.meta import Object
+from drakkar.cli.manifests import apply
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.plugin.sockets import registration_socket
 from tests.support.agents import NODE, Cluster, allocated, cluster
@@ -68,6 +69,16 @@ async def plain(site: Cluster, number: int) -> AsyncIterator[None]:
         await asyncio.to_thread(driver.stop)
 
 
+async def let_read_claims(site: Cluster) -> None:
+    """A node may read claims of its pods; here there are none, lest the agent runs them."""
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reader"}}
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"system:node:{NODE}"}
+    await apply(site.client, {**head, "kind": "ClusterRole", "rules": [rule]})
+    await apply(site.client, {**head, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
+
+
 @pytest.mark.parametrize(("driver", "instance"), [(EXAMPLE, example), (DRIVER, plain)], ids=["example", "two sockets"])
 def test_no_prepare_fails_while_a_driver_is_replaced(
     driver: str, instance: Instance, tmp_path: Path, root: Path
@@ -84,6 +95,7 @@ def test_no_prepare_fails_while_a_driver_is_replaced(
                 await site.agent.claims.unprepare(pod["metadata"]["uid"])
             except ClaimProblem as problem:
                 problems.append(str(problem))
+                over.set()
 
     def instances(site: Cluster) -> Callable[[], Awaitable[int]]:
         assert site.agent is not None
@@ -94,6 +106,7 @@ def test_no_prepare_fails_while_a_driver_is_replaced(
         async with cluster(tmp_path, root) as site:
             await site.start_agent()
             await site.stop("controllers")  # The pods of the claims are not there.
+            await let_read_claims(site)
             pods = [await allocated(site.client, f"c{number}", driver) for number in range(LANES)]
             over = asyncio.Event()
             old = instance(site, 0)

@@ -140,16 +140,22 @@ def _is_referred_to(state: State, node: str, info: RequestInfo, name: str) -> bo
         return any(name == volume for volume in _volumes_of(state, node))
     names = _REFERENCES[info.group, info.resource]
     public = (info.resource, name) == ("configmaps", _ROOT_CA)
-    pods = _pods_of(state, node, f"{info.namespace}/") if info.namespace else ()
+    # Claims made for an ephemeral volume are named after pod and volume, so no pod says their names.
+    said = "" if public or names is volume_claims_of else name
+    pods = _pods_of(state, node, f"{info.namespace}/", said) if info.namespace else ()
     return any(public or name in names(pod) for pod in pods)
 
 
-def _pods_of(state: State, node: str, start: str) -> Iterator[Object]:
-    """Pods bound to the node whose key begins so, without those that the node wrote itself."""
-    table = state.tables["/core/pods/"]
+def _pods_of(state: State, node: str, start: str, said: str = "") -> Iterator[Object]:
+    """Pods bound to the node whose key begins so, without those that the node wrote itself.
+
+    ``said`` is a text that the pod must have somewhere: reading whole pods costs much more than finding it.
+    """
+    table, needle = state.tables["/core/pods/"], said.encode()
     for key in table.indexes["spec.nodeName"].get(node, set()):
-        if key.startswith(start):
-            pod = table.decode(table.entries[key])
+        entry = table.entries[key]
+        if key.startswith(start) and needle in entry.tail:
+            pod = table.decode(entry)
             if MIRROR not in child(pod, "metadata", "annotations"):
                 yield pod
 
