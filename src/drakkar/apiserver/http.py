@@ -578,7 +578,8 @@ async def serve(
             while not self.should_exit:
                 await self.on_tick(0)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), 1.0)
+                    async with asyncio.timeout(1.0):
+                        await stopping.wait()
 
     stopping = asyncio.Event()
     sock = listen(host, port)

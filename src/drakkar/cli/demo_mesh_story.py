@@ -108,7 +108,8 @@ class Parts:
                 with contextlib.suppress(ProcessLookupError):
                     part.send_signal(number)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*(part.wait() for part in alive)), _END)
+                async with asyncio.timeout(_END):
+                    await asyncio.gather(*(part.wait() for part in alive))
 
 
 async def main(options: Options) -> int:

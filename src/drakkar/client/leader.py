@@ -127,7 +127,8 @@ class Election:
         """
         started = self._clock.monotonic()
         try:
-            taken = await asyncio.wait_for(self._take(), wait)
+            async with asyncio.timeout(wait):
+                taken = await self._take()
         except TimeoutError:
             logger.info("lease %s/%s: no answer within %.1f s", self._namespace, self._name, wait)
             return False
@@ -177,7 +178,8 @@ class Election:
     async def _step_down(self) -> None:
         """Frees the lease at a regular end, so that the next leader need not wait."""
         try:
-            await asyncio.wait_for(self._free(), self._renew_deadline / 2)
+            async with asyncio.timeout(self._renew_deadline / 2):
+                await self._free()
         except TimeoutError:
             logger.info("lease %s/%s was not freed: no answer", self._namespace, self._name)
 

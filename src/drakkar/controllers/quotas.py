@@ -109,7 +109,8 @@ class Quotas:
                 self._counted[source] = cache
                 cache.subscribe(self._listener(source))
         if not cache.synced.is_set():
-            await asyncio.wait_for(cache.synced.wait(), ARRIVAL)
+            async with asyncio.timeout(ARRIVAL):
+                await cache.synced.wait()
         return cache
 
 

@@ -100,7 +100,8 @@ async def carry_streams(agents: Agents, target: Target, read: Read, write: Write
     session = SpdySession(write, taken)
 
     async def converse() -> None:
-        await asyncio.wait_for(complete.wait(), _OPENING)
+        async with asyncio.timeout(_OPENING):
+            await complete.wait()
         agent = await agents.converse(target)
         try:
             await _translate(agent, streams)

@@ -124,7 +124,8 @@ class Subject:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         try:
-            await asyncio.wait_for(process.wait(), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -287,7 +287,8 @@ class Agent:
                 await self._clock.sleep(_REJOIN)
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rejoin.wait(), _STATUS)
+                async with asyncio.timeout(_STATUS):
+                    await self._rejoin.wait()
 
     async def _join(self) -> None:
         assert self._about is not None

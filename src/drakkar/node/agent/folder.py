@@ -33,7 +33,8 @@ class FolderWatch:
     async def changed(self) -> None:
         """Until something happens, or a while has passed."""
         try:
-            await asyncio.wait_for(self._event.wait(), _PAUSE)
+            async with asyncio.timeout(_PAUSE):
+                await self._event.wait()
         except TimeoutError:
             return
         self._event.clear()

@@ -144,7 +144,8 @@ class LocalProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, what)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), _GRACE)
+                    async with asyncio.timeout(_GRACE):
+                        await self._process.wait()
                     break
         for transport in self._transports:
             transport.close()

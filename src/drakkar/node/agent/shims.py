@@ -228,7 +228,8 @@ async def start(
     os.chmod(folder / "shim.json", 0o600)
     process = await asyncio.to_thread(_spawn, folder)
     try:
-        line = await asyncio.wait_for(asyncio.to_thread(_first_line, process), _START)
+        async with asyncio.timeout(_START):
+            line = await asyncio.to_thread(_first_line, process)
     except TimeoutError:
         process.kill()
         process.wait()

@@ -166,7 +166,8 @@ class Worker:
                 if self._cleaned and is_deleting(self.pod):
                     await self._delete()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
         finally:
             for task in (*self._probes.values(), *self._works):
                 task.cancel()
