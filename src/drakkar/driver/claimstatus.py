@@ -52,22 +52,12 @@ class ClaimStatus:
         """Set these entries and keep the driver's others of this node. Raises ApiError, Unreachable."""
         now = timestamp(self._clock.time())
         mine = {_key(entry): _timed(entry, now) for entry in entries}
-        body: Object = {
-            "apiVersion": v1.API_VERSION,
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": claim.metadata.name,
-                "namespace": claim.metadata.namespace,
-                "uid": claim.metadata.uid,
-            },
-            "status": {"devices": [msgspec.to_builtins(entry) for entry in mine.values()]},
-        }
         async with self._lock:
             await self._client.patch(
                 RESOURCECLAIM,
                 claim.metadata.name,
                 claim.metadata.namespace,
-                body,
+                device_status(claim, [*mine.values()]),
                 type="apply",
                 subresource="status",
                 field_manager=self._manager,
@@ -153,6 +143,20 @@ class ClaimStatus:
             )
         if changed:
             await self.write(claim, [*entries.values()])
+
+
+def device_status(claim: v1.ResourceClaim, entries: Sequence[v1.AllocatedDeviceStatus]) -> Object:
+    """What a driver applies to the status of exactly this claim: its entries of `status.devices`."""
+    return {
+        "apiVersion": v1.API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": claim.metadata.name,
+            "namespace": claim.metadata.namespace,
+            "uid": claim.metadata.uid,
+        },
+        "status": {"devices": [msgspec.to_builtins(entry) for entry in entries]},
+    }
 
 
 def _condition(health: Health, before: Condition | None, now: str) -> Condition:

@@ -28,6 +28,7 @@ from drakkar.driver.podnetwork import PodNetwork, attaches, hook_edits
 from drakkar.driver.prepare import Preparer
 from drakkar.driver.publication import Publication
 from drakkar.driver.settings import NodeSettings
+from drakkar.driver.threads import on_loop
 from drakkar.plugin import wire
 from drakkar.plugin.cdi import ContainerEdits
 from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, boot_id
@@ -208,4 +209,4 @@ class DriverService:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(API_TIMEOUT)
+        return on_loop(self._loop, work, API_TIMEOUT)

@@ -7,7 +7,7 @@ question gives away the same device before the watch has shown the write.
 
 An allowed write is conditional on the state of the claim that was asked about. So the next change of the claim on the
 watch either is that write or makes it impossible; where none comes, the server has given the request up after
-:data:`FORGOTTEN`. The leader alone may judge: it alone knows its decisions (spec/groups.md 3).
+:data:`~drakkar.scheduler.commit.FATE`. The leader alone may judge: it alone knows its decisions (spec/groups.md 3).
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, text
 from drakkar.scheduler.claims import same_allocation
 from drakkar.scheduler.cluster import Cluster, version
+from drakkar.scheduler.commit import FATE
 from drakkar.scheduler.holders import Rival
 
-#: Seconds after which an allowed write is taken for lost; kube-apiserver gives a request a minute (its
-#: ``--request-timeout``).
-FORGOTTEN = 65.0
 #: Allocations of one claim that may be on their way at a time.
 MOST_ADMITTED = 8
 
@@ -115,7 +113,7 @@ class Guard:
     def _admit(
         self, known: resource.ResourceClaim, replaces: int, allocation: resource.AllocationResult, *, booked: bool
     ) -> None:
-        uid, until = uid_of(known), self._clock.monotonic() + FORGOTTEN
+        uid, until = uid_of(known), self._clock.monotonic() + FATE
         if version(known) > replaces:
             # The server will find that the claim has changed, and not write.
             return

@@ -12,7 +12,8 @@ from drakkar.api.resource import v1
 from drakkar.client import Client, MemoryTransport, SystemClock
 from drakkar.scheduler import Placement, PodView, Scheduler, decide
 from drakkar.scheduler.cluster import Cluster
-from drakkar.scheduler.guard import FORGOTTEN, Guard
+from drakkar.scheduler.commit import FATE
+from drakkar.scheduler.guard import Guard
 from drakkar.scheduler.webhook import review_allocation
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.scheduler.build import allocated, claim, cluster, device_class, node, node_slice, pod, shape_slices
@@ -138,9 +139,9 @@ def test_what_others_could_not_write_is_free_once_the_claim_has_changed() -> Non
 def test_what_nobody_wrote_is_forgotten_after_a_while() -> None:
     at = site(1, claim("a"), claim("b"))
     at.ask(allocated(claim("a"), "n", "gpu-0"))
-    at.clock.now = FORGOTTEN - 1
+    at.clock.now = FATE - 1
     assert at.ask(allocated(claim("b"), "n", "gpu-0")) != ""
-    at.clock.now = FORGOTTEN
+    at.clock.now = FATE
     assert at.ask(allocated(claim("b"), "n", "gpu-0")) == ""
     at.guard.gone(typed(claim("b")))
     assert not at.guard.pending()

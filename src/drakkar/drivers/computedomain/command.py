@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.formats import label_value
@@ -16,13 +15,11 @@ from drakkar.client import Caches, Client
 from drakkar.client.clock import SystemClock
 from drakkar.client.runner import Runner
 from drakkar.driver.command import add_node_arguments, lead, run_command, serve
+from drakkar.driver.threads import on_loop
 from drakkar.drivers.computedomain.controller import CHANNELS, CliqueController, DomainController
 from drakkar.drivers.computedomain.driver import ComputeDomainDriver
 from drakkar.drivers.computedomain.fabric import FakeFabric, Imex
 from drakkar.drivers.computedomain.names import CLIQUE, COMPUTEDOMAIN, NAME, VERSION
-
-#: Seconds for the API server within a call of the kubelet.
-_PATIENCE = 20.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,11 +94,11 @@ class DomainStatus:
 
     def read(self, namespace: str, name: str) -> Object | None:
         """The domain; None when it does not exist."""
-        return self._wait(self._get(namespace, name))
+        return on_loop(self._loop, self._get(namespace, name))
 
     def tell(self, namespace: str, name: str, joined: bool) -> None:
         """Write or remove the entry; a domain that is gone needs none."""
-        self._wait(self._write(namespace, name, joined))
+        on_loop(self._loop, self._write(namespace, name, joined))
 
     async def _get(self, namespace: str, name: str) -> Object | None:
         try:
@@ -141,9 +138,6 @@ class DomainStatus:
         except ApiError as error:
             if error.code != 404:
                 raise
-
-    def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
 
 
 def _clique_of_hardware(args: argparse.Namespace) -> str:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import RESOURCECLAIM
-from drakkar.api.meta import Condition, Object
+from drakkar.api.meta import Condition
 from drakkar.api.resource import v1
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.clock import timestamp
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import Patch, Write
+from drakkar.driver.claimstatus import device_status
 from drakkar.drivers.example.profiles import ATTACHED, NAME
 
 
@@ -59,11 +58,5 @@ class Attacher:
             )
             for r in waiting
         ]
-        namespace, name = key
-        body: Object = {
-            "apiVersion": v1.API_VERSION,
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": namespace, "uid": claim.metadata.uid},
-            "status": {"devices": msgspec.to_builtins(entries)},
-        }
-        return [Patch(RESOURCECLAIM, namespace, name, body, type="apply", subresource="status")]
+        body = device_status(claim, entries)
+        return [Patch(RESOURCECLAIM, *key, body, type="apply", subresource="status")]

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import NODE
@@ -15,13 +14,11 @@ from drakkar.api.names import TPU_DRIVER
 from drakkar.client import Client
 from drakkar.client.clock import SystemClock
 from drakkar.driver.command import add_node_arguments, lead, run_command, serve
+from drakkar.driver.threads import on_loop
 from drakkar.drivers.tpu.chips import FakeChips, LinuxChips
 from drakkar.drivers.tpu.driver import BROKEN, TpuDriver
 from drakkar.drivers.tpu.fabric import Fabric, FakeFabric, ProgramFabric
 from drakkar.drivers.tpu.host import TpuHostDriver
-
-#: Seconds for the API server within a call of the kubelet.
-_PATIENCE = 20.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,12 +77,9 @@ class OwnNode:
 
     def read(self) -> Object:
         """The Node. Raises ApiError, Unreachable."""
-        return self._wait(self._client.get(NODE, self._name))
+        return on_loop(self._loop, self._client.get(NODE, self._name))
 
     def mark(self, problem: str) -> None:
         """Say what is wrong with the chips; empty: nothing."""
         annotations = {BROKEN: problem or None}
-        self._wait(self._client.patch(NODE, self._name, None, {"metadata": {"annotations": annotations}}))
-
-    def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+        on_loop(self._loop, self._client.patch(NODE, self._name, None, {"metadata": {"annotations": annotations}}))

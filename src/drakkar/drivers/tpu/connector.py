@@ -11,17 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from drakkar.api.clock import Clock
 from drakkar.api.kinds import RESOURCECLAIM
-from drakkar.api.meta import Condition, Object
+from drakkar.api.meta import Condition
 from drakkar.api.names import TPU_DRIVER
 from drakkar.api.resource import v1
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.clock import timestamp
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import After, Patch, Write
+from drakkar.driver.claimstatus import device_status
 from drakkar.drivers.tpu.fabric import Fabric, FabricError, Wiring, key_of, neighbours
 from drakkar.drivers.tpu.shapes import LINKED, UNLINKABLE, Host, area_of
 
@@ -65,12 +64,7 @@ class Connector:
             entries = await self._link(claim) if claim is not None else []
         writes: list[Write] = [] if undone else [After(_AGAIN)]
         if claim is not None and entries:
-            body: Object = {
-                "apiVersion": v1.API_VERSION,
-                "kind": "ResourceClaim",
-                "metadata": {"name": key[1], "namespace": key[0], "uid": claim.metadata.uid},
-                "status": {"devices": msgspec.to_builtins(entries)},
-            }
+            body = device_status(claim, entries)
             writes.append(Patch(RESOURCECLAIM, key[0], key[1], body, type="apply", subresource="status"))
         return writes
 
