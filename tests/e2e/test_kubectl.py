@@ -99,6 +99,8 @@ def test_a_job_that_does_not_fit_says_why(up: Up, kubectl: Kubectl) -> None:
     assert "FailedScheduling" in described
     assert "0/16 nodes are available" in described
     kubectl.run("delete", "-f", str(EXAMPLES / "whole-pod-job.yaml"), "--timeout=30s")
+    # The Job is gone when kubectl returns; its pods are the garbage collector's, a moment later.
+    kubectl.run("wait", "--for=delete", "pod", "-l", selector, "--timeout=30s")
     assert "No resources found" in kubectl.run("get", "pods", "-l", selector)
 
 
