@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from drakkar.drivers.gpu.command import _hardware
 from drakkar.drivers.gpu.devices import describe, semver
 from drakkar.drivers.gpu.driver import GpuDriver
 from drakkar.drivers.gpu.fake import MODELS, FakeHardware
+from drakkar.drivers.gpu.hardware import MigInstance
 from drakkar.plugin.checkpoint import PreparedDevice
 from drakkar.plugin.wire import Claim
 from tests.support.drivers import Build, DriverCluster, driver_cluster
@@ -287,6 +290,99 @@ def test_the_vendors_files_are_found_below_any_root_and_mounted_where_programs_l
         (str(tmp_path / "usr/bin/nvidia-smi"), "/usr/bin/nvidia-smi"),
         (str(tmp_path / "usr/lib64/libcuda.so.1"), "/usr/lib64/libcuda.so.1"),
     ]
+
+
+def test_mig_mode_ends_with_the_last_partition(tmp_path: Path) -> None:
+    """A whole GPU that is left in MIG mode is no good to whoever gets it next."""
+    from types import SimpleNamespace as Of
+
+    from drakkar.drivers.gpu.nvml import NvmlHardware
+
+    class Nvml:
+        """One GPU with one profile; partitions by their number, each with one compute instance of the same number."""
+
+        NVML_GPU_INSTANCE_PROFILE_COUNT = 1
+
+        class NVMLError(Exception):
+            pass
+
+        def __init__(self) -> None:
+            self.mode, self.parts = 1, {1: "MIG-1", 2: "MIG-2"}
+
+        def nvmlInit(self) -> None: ...
+
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:
+            return "gpu" if uuid == "GPU-0" else next(number for number, name in self.parts.items() if name == uuid)
+
+        def nvmlDeviceGetMaxMigDeviceCount(self, gpu: Any) -> int:
+            return 7
+
+        def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: Any, index: int) -> int:
+            if index not in self.parts:
+                raise self.NVMLError("not found")
+            return index
+
+        def nvmlDeviceGetMinorNumber(self, gpu: Any) -> int:
+            return 0
+
+        def nvmlDeviceGetUUID(self, device: Any) -> str:
+            return self.parts[device]
+
+        def nvmlDeviceGetGpuInstanceId(self, device: Any) -> int:
+            return device
+
+        nvmlDeviceGetComputeInstanceId = nvmlDeviceGetGpuInstanceId
+
+        def nvmlDeviceGetGpuInstanceById(self, gpu: Any, number: int) -> int:
+            return number
+
+        nvmlGpuInstanceGetComputeInstanceById = nvmlDeviceGetGpuInstanceById
+
+        def nvmlGpuInstanceGetInfo(self, part: int) -> Any:
+            return Of(profileId=19, placement=Of(start=part))
+
+        def nvmlComputeInstanceDestroy(self, compute: int) -> None: ...
+
+        def nvmlGpuInstanceDestroy(self, part: int) -> None:
+            del self.parts[part]
+
+        def nvmlDeviceSetMigMode(self, gpu: Any, mode: int) -> int:
+            self.mode = mode
+            return 0
+
+        def nvmlDeviceGetGpuInstanceProfileInfo(self, gpu: Any, number: int, *, version: int) -> Any:
+            return Of(
+                id=19,
+                name="MIG 1g.5gb",
+                memorySizeMB=4864,
+                multiprocessorCount=14,
+                copyEngineCount=1,
+                decoderCount=0,
+                encoderCount=0,
+                jpegCount=0,
+                ofaCount=0,
+            )
+
+        def nvmlDeviceGetGpuInstancePossiblePlacements(self, gpu: Any, number: int, found: Any, count: Any) -> None: ...
+
+        class c_nvmlGpuInstancePlacement_t(ctypes.Structure):
+            _fields_ = (("start", ctypes.c_uint), ("size", ctypes.c_uint))
+
+    for number in (1, 2):
+        access = tmp_path / f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}/access"
+        for file in (access, access.parent / f"ci{number}" / "access"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("DeviceFileMinor: 30\n")
+    nvml = Nvml()
+    hardware = NvmlHardware(tmp_path, tmp_path / "state", system=tmp_path, nvml=nvml)
+
+    def partition(number: int) -> MigInstance:
+        return MigInstance(uuid=f"MIG-{number}", gpu="GPU-0", profile="1g.5gb", start=number)
+
+    hardware.destroy_mig(partition(1))
+    assert (nvml.parts, nvml.mode) == ({2: "MIG-2"}, 1)
+    hardware.destroy_mig(partition(2))
+    assert (nvml.parts, nvml.mode) == ({}, 0)
 
 
 def test_the_webhook_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,8 +45,8 @@ def describe(
         partitions = gpu.mig_profiles if mig == "dynamic" else ()
         shared = bool(partitions) or (passthrough and gpu.bound != "vfio-pci")
         if shared:
-            sets.append(counter_set(_set_name(gpu), _all_counters(gpu, partitions)))
-        drawn = [consumes(_set_name(gpu), _all_counters(gpu, partitions))] if shared else []
+            sets.append(counter_set(_set_name(gpu), _all_counters(partitions)))
+        drawn = [consumes(_set_name(gpu), _all_counters(partitions))] if shared else []
         attributes = _attributes(gpu, versions)
         split = mig == "static" and gpu.mig_enabled
         if gpu.bound != "vfio-pci" and not split:
@@ -159,7 +159,7 @@ def _counters(profile: MigProfile, start: int, size: int) -> dict[str, int | str
     }
 
 
-def _all_counters(gpu: Gpu, profiles: Sequence[MigProfile]) -> dict[str, int | str]:
+def _all_counters(profiles: Sequence[MigProfile]) -> dict[str, int | str]:
     if not profiles:
         return {"gpu": 1}
     whole = max(profiles, key=lambda profile: (profile.multiprocessors, profile.memory))

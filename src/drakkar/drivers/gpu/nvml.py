@@ -117,7 +117,7 @@ class NvmlHardware:
             compute = n.nvmlGpuInstanceGetComputeInstanceById(part, n.nvmlDeviceGetComputeInstanceId(device))
             n.nvmlComputeInstanceDestroy(compute)
             n.nvmlGpuInstanceDestroy(part)
-            if not self._instances(parent, instance.gpu, self._profiles(parent)):
+            if next(self._instances(parent, instance.gpu, self._profiles(parent)), None) is None:
                 n.nvmlDeviceSetMigMode(parent, 0)
 
     def set_time_slice(self, gpu: str, interval: Interval) -> None:
