@@ -92,7 +92,7 @@ async def driver_cluster(
                 parts.append(asyncio.create_task(service.run()))
                 socket = dra_socket(settings.plugin_folder(driver.name))
                 await eventually(lambda socket=socket: asyncio.sleep(0, socket.exists()), bool)
-                await asyncio.wait_for(service.publication.published.wait(), 10)
+                await asyncio.wait_for(service.publication.published.wait(), 60)
                 cluster.services[name, short] = service
                 cluster.sockets[name, short] = await stack.enter_async_context(SocketClient(socket))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -13,17 +14,37 @@ from pathlib import Path
 
 import pytest
 
+#: Lowest port that is handed out; below are those of well-known services.
+_LOWEST = 15000
+
+
+def _first_ephemeral() -> int:
+    """Where the ports begin that the kernel gives to whoever asks for any."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32768
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens at just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports of the loopback interface that nobody listens at just now.
+
+    They are bound later, and anew after every restart. So they are none of those that the kernel gives away meanwhile
+    (to connections, to servers at port 0), and drawn by chance, since other tests draw at the same time.
+    """
+    draw, found = random.SystemRandom(), list[int]()
+    end = _first_ephemeral()
+    while len(found) < count:
+        port = draw.randrange(_LOWEST, end) if end > _LOWEST + 1000 else 0
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            port = probe.getsockname()[1]
+        if port not in found:
+            found.append(port)
+    return found
 
 
 class Etcd:
@@ -47,7 +68,7 @@ class Etcd:
         """For ``--store``."""
         return f"etcd://127.0.0.1:{self.port}"
 
-    def start(self, timeout: float = 20) -> None:
+    def start(self, timeout: float = 90) -> None:
         """Start and wait until it accepts connections."""
         with (self.folder / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)

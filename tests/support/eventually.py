@@ -30,9 +30,12 @@ async def memory_plane(features: Features | None = None) -> AsyncIterator[Client
 
 
 async def eventually(
-    read: Callable[[], Awaitable[T]], holds: Callable[[T], object], *, timeout: float = 10.0, pause: float = 0.02
+    read: Callable[[], Awaitable[T]], holds: Callable[[T], object], *, timeout: float = 60.0, pause: float = 0.02
 ) -> T:
-    """Reads until ``holds`` is true of what was read; AssertionError with the last state after ``timeout`` seconds."""
+    """Reads until ``holds`` is true of what was read; AssertionError with the last state after ``timeout`` seconds.
+
+    Patience costs nothing when all is well: a machine may be busy with other things for many seconds.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while True:

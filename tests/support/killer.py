@@ -36,7 +36,7 @@ BEFORE_DEATH = ("store-commit", "claim-allocation", "binding", "reservation")
 AFTER_DEATH = ("store-commit", "taint", "eviction", "deallocation", "claim-allocation", "binding", "reservation")
 POINTS = tuple(dict.fromkeys(BEFORE_DEATH + AFTER_DEATH))
 #: Longest time in seconds from one kill to the next, or to the end of the phase.
-PHASE = 60.0
+PHASE = 120.0
 LOST = (ApiError, Unreachable, OSError, asyncio.TimeoutError)
 
 
@@ -96,7 +96,7 @@ class Round:
             self.current = self.queue.pop(0) if self.queue else None
             self.up.env["DRAKKAR_FAILPOINTS"] = str(self.current) if self.current else ""
             self.up.spawn()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while "Ctrl-C" not in self.up.output:
                 if self.up.wait_dead(0.02) is not None:
                     break

@@ -85,7 +85,7 @@ class Kubectl:
             "KUBECACHEDIR": str(home / "kube-cache"),
         }
 
-    def run(self, *arguments: str, ok: bool = True, timeout: float = 60, stdin: str = "") -> str:
+    def run(self, *arguments: str, ok: bool = True, timeout: float = 180, stdin: str = "") -> str:
         """Run to the end; stdout and stderr together. ``ok``: whether exit 0 is expected."""
         done = subprocess.run(
             [str(self.binary), *arguments],
@@ -101,7 +101,7 @@ class Kubectl:
         return done.stdout
 
     def ask(
-        self, *arguments: str, stdin: str = "", cwd: Path | None = None, editor: str | None = None, timeout: float = 90
+        self, *arguments: str, stdin: str = "", cwd: Path | None = None, editor: str | None = None, timeout: float = 180
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end, whatever the end; stdout and stderr apart. ``editor`` is a command for ``kubectl edit``."""
         return subprocess.run(

@@ -67,7 +67,7 @@ class Orderly(Part):
     ) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         finally:
             super().__exit__(kind, error, trace)
 

@@ -52,7 +52,7 @@ class Up:
         assert match, self.output
         return Path(match.group(1))
 
-    def start(self, timeout: float = 30) -> None:
+    def start(self, timeout: float = 90) -> None:
         """Start and wait until it says how to reach it."""
         self.spawn()
         deadline = time.monotonic() + timeout
@@ -94,7 +94,7 @@ class Up:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout: float = 20) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Ctrl-C, then wait; the exit status."""
         assert self.process is not None
         if self.process.poll() is None:

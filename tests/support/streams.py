@@ -124,9 +124,9 @@ def in_thread(folder: Path) -> Iterator[Site]:
     thread.start()
     held = site(folder)
     try:
-        yield asyncio.run_coroutine_threadsafe(held.__aenter__(), loop).result(30)
+        yield asyncio.run_coroutine_threadsafe(held.__aenter__(), loop).result(60)
     finally:
-        asyncio.run_coroutine_threadsafe(held.__aexit__(None, None, None), loop).result(30)
+        asyncio.run_coroutine_threadsafe(held.__aexit__(None, None, None), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join(60)
         loop.close()
