@@ -31,10 +31,10 @@ from drakkar.insight.explain import Explanation, explain, lines
 PlaneFactory = Callable[[], AbstractAsyncContextManager[Client]]
 
 #: Longest time in seconds until a pod must be placed or refused.
-PATIENCE = 10.0
+PATIENCE = 60.0
 POLL = 0.01
 #: Time in seconds for pods that were told to wait at their turn and may start with a later one.
-GRACE = 1.0
+GRACE = 10.0
 #: Given to nodes that state nothing: the format says that nothing else limits a node.
 _ROOM = {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "1000"}
 
