@@ -75,13 +75,18 @@ class Quantity:
         """``value`` thousandths, as CPU amounts are counted."""
         return Quantity(value * _MILLI_IN_NANO, -3)
 
-    # Arithmetic. The family of suffixes comes from the left side, unless that is zero.
+    # Arithmetic. The family of suffixes of a sum comes from the left side, unless that is zero.
 
     def __add__(self, other: Quantity) -> Quantity:
         return self._with(other, self.nanos + other.nanos)
 
     def __sub__(self, other: Quantity) -> Quantity:
         return self._with(other, self.nanos - other.nanos)
+
+    def __mul__(self, other: Quantity) -> Quantity:
+        """The product, rounded up to whole nano units; binary when either side is."""
+        binary = "BinarySI" in (self.format, other.format)
+        return Quantity(-(-self.nanos * other.nanos // _NANO), None, "BinarySI" if binary else "DecimalSI")
 
     def __neg__(self) -> Quantity:
         return Quantity(-self.nanos, self.scale, self.format)

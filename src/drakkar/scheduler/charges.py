@@ -13,9 +13,10 @@ Source: spec/scheduling.md 11, spec/controllers.md 9, spec/api.md 3.5 and 9.2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from drakkar.api.claimcosts import ClaimCost, claim_costs, summed
 from drakkar.api.meta import Object
 from drakkar.api.objects import name_of, pod_claim_names
 from drakkar.api.quantity import Quantity
@@ -27,7 +28,7 @@ from drakkar.scheduler.taints import DeviceId
 #: A claim and the devices it has, or is to get.
 Held = tuple[resource.ResourceClaim, resource.AllocationResult]
 
-_ZERO = Quantity.parse("0")
+_ZERO = Quantity.from_int(0)
 
 
 class Tariffs:
@@ -88,80 +89,30 @@ class Tariffs:
 
         ``containers`` adds users of a claim that are not named in the pod's spec: claim → names.
         """
-        costs: list[ClaimCost] = []
+        costs: list[tuple[resource.ResourceClaim, ClaimCost]] = []
         for claim, allocation in held if self._priced else ():
-            cost = ClaimCost(claim, tuple(containers.get(name_of(claim)) or users_of(pod.obj, name_of(claim))))
+            cost = ClaimCost(tuple(containers.get(name_of(claim)) or users_of(pod.obj, name_of(claim))))
             for result in allocation.devices.results or ():
                 if result.adminAccess:
                     continue
                 device = self.of(DeviceId(result.driver, result.pool, result.device))
                 if device is not None:
-                    cost.add(device, result)
+                    _count(cost, device, result)
             if cost.mapping or cost.overhead:
-                costs.append(cost)
+                costs.append((claim, cost))
         return Charge(tuple(costs)) if costs else None
-
-
-@dataclass(slots=True)
-class ClaimCost:
-    """What the devices of one claim cost: per resource the mapping, and the overhead per pod and per container."""
-
-    claim: resource.ResourceClaim
-    containers: tuple[str, ...]
-    mapping: dict[str, Quantity] = field(default_factory=dict[str, Quantity])
-    overhead: dict[str, tuple[Quantity | None, Quantity | None]] = field(
-        default_factory=dict[str, "tuple[Quantity | None, Quantity | None]"]
-    )
-
-    def add(self, device: resource.Device, result: resource.DeviceRequestAllocationResult) -> None:
-        """Counts one result in."""
-        for name, priced in (device.nodeAllocatableResources or {}).items():
-            if priced.mapping is not None:
-                mapped = _mapped(priced.mapping, device, result)
-                self.mapping[name] = self.mapping.get(name, _ZERO) + mapped
-            if priced.overhead is not None:
-                per_pod, per_container = self.overhead.get(name, (None, None))
-                self.overhead[name] = (
-                    _more(per_pod, priced.overhead.perPod),
-                    _more(per_container, priced.overhead.perContainer),
-                )
-
-    def total(self) -> dict[str, Quantity]:
-        """Everything together, by resource."""
-        total = dict(self.mapping)
-        for name, (per_pod, per_container) in self.overhead.items():
-            total[name] = total.get(name, _ZERO) + (per_pod or _ZERO)
-            if per_container is not None:
-                total[name] += _times(per_container, Quantity.parse(str(len(self.containers))))
-        return total
-
-    def status(self, name: str) -> Object:
-        """The entry of ``nodeAllocatableResourceClaimStatuses``; ``name`` is that of the claim."""
-        entry: Object = {"resourceClaimName": name, "containers": [*self.containers]}
-        if self.mapping:
-            entry["mapping"] = [{"name": key, "quantity": q.canonical()} for key, q in sorted(self.mapping.items())]
-        if self.overhead:
-            entry["overhead"] = [
-                {"name": key}
-                | ({"perPod": per_pod.canonical()} if per_pod is not None else {})
-                | ({"perContainer": per_container.canonical()} if per_container is not None else {})
-                for key, (per_pod, per_container) in sorted(self.overhead.items())
-            ]
-        return entry
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
     """What all devices of a pod cost its node."""
 
-    costs: tuple[ClaimCost, ...]
+    #: Per claim.
+    costs: tuple[tuple[resource.ResourceClaim, ClaimCost], ...]
 
     def amounts(self) -> dict[str, int]:
         """Resource → amount, as `drakkar.scheduler.pods.amount` counts."""
-        total: dict[str, Quantity] = {}
-        for cost in self.costs:
-            for name, quantity in cost.total().items():
-                total[name] = total.get(name, _ZERO) + quantity
+        total = summed(cost.of_node() for _, cost in self.costs)
         return {name: amount(name, quantity) for name, quantity in total.items()}
 
     def on(self, pod: PodView) -> PodView:
@@ -189,23 +140,14 @@ class Charge:
 
     def status(self, names: Mapping[str, str]) -> list[Object]:
         """The pod's ``nodeAllocatableResourceClaimStatuses``; ``names`` has claims that were named only now, by uid."""
-        return [cost.status(names.get(cost.claim.metadata.uid or "", name_of(cost.claim))) for cost in self.costs]
+        return [cost.entry(names.get(claim.metadata.uid or "", name_of(claim))) for claim, cost in self.costs]
 
 
 def charged(pod: Object) -> dict[str, int]:
     """What the status of a bound pod says that its devices cost, beyond what the pod asks for as a whole."""
-    found: dict[str, Quantity] = {}
     covered = pod_level(pod, "requests")
-    for entry in children(pod, "status", "nodeAllocatableResourceClaimStatuses"):
-        users = Quantity.parse(str(len(entry.get("containers") or ())))
-        for mapping in entry.get("mapping") or ():
-            found[mapping["name"]] = found.get(mapping["name"], _ZERO) + Quantity.parse(str(mapping["quantity"]))
-        for overhead in entry.get("overhead") or ():
-            name = overhead["name"]
-            per_pod = Quantity.parse(str(overhead.get("perPod") or "0"))
-            per_container = Quantity.parse(str(overhead.get("perContainer") or "0"))
-            found[name] = found.get(name, _ZERO) + per_pod + _times(per_container, users)
-    return {name: amount(name, quantity) for name, quantity in found.items() if name not in covered}
+    total = summed(cost.of_node() for cost in claim_costs(pod))
+    return {name: amount(name, quantity) for name, quantity in total.items() if name not in covered}
 
 
 def pod_level(pod: Object, which: str) -> dict[str, Quantity]:
@@ -224,6 +166,20 @@ def users_of(pod: Object, claim: str) -> list[str]:
     ]
 
 
+def _count(cost: ClaimCost, device: resource.Device, result: resource.DeviceRequestAllocationResult) -> None:
+    """Counts one result of the claim in."""
+    for name, priced in (device.nodeAllocatableResources or {}).items():
+        if priced.mapping is not None:
+            mapped = _mapped(priced.mapping, device, result)
+            cost.mapping[name] = cost.mapping.get(name, _ZERO) + mapped
+        if priced.overhead is not None:
+            per_pod, per_container = cost.overhead.get(name, (None, None))
+            cost.overhead[name] = (
+                _more(per_pod, priced.overhead.perPod),
+                _more(per_container, priced.overhead.perContainer),
+            )
+
+
 def _mapped(
     mapping: resource.NodeAllocatableMapping, device: resource.Device, result: resource.DeviceRequestAllocationResult
 ) -> Quantity:
@@ -234,7 +190,7 @@ def _mapped(
         # A device that is not shared is taken whole.
         whole: Any = _by_name(device.capacity or {}, mapping.capacityKey, result.driver)
         taken = whole.value if whole is not None else "0"
-    return _times(Quantity.parse(taken), Quantity.parse(mapping.capacityMultiplier or "0"))
+    return Quantity.parse(taken) * Quantity.parse(mapping.capacityMultiplier or "0")
 
 
 def _by_name(amounts: Mapping[str, Any], name: str, driver: str) -> Any:
@@ -250,9 +206,3 @@ def _more(sum_: Quantity | None, text: str | None) -> Quantity | None:
     if text is None:
         return sum_
     return Quantity.parse(text) if sum_ is None else sum_ + Quantity.parse(text)
-
-
-def _times(left: Quantity, right: Quantity) -> Quantity:
-    """The product, rounded up to whole nano units."""
-    binary = "BinarySI" in (left.format, right.format)
-    return Quantity(-(-left.nanos * right.nanos // 10**9), None, "BinarySI" if binary else "DecimalSI")

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from drakkar.api.claimcosts import CLAIM_COSTS
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, DrakkarError
 from drakkar.api.kinds import POD, RESOURCECLAIM
@@ -49,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What devices cost the node, in the pod's status.
-CHARGES = "nodeAllocatableResourceClaimStatuses"
 #: Attempts of one conditional write on newer and newer state.
 ATTEMPTS = 5
 #: Longest wait for an own write on the watch, in seconds (spec/groups.md 3.2).
@@ -176,16 +175,16 @@ class Committer:
         else:
             names = {}
         if placement.charge is not None:
-            status[CHARGES] = placement.charge.status(names)
-        elif child(pod.obj, "status").get(CHARGES):
-            status[CHARGES] = []
+            status[CLAIM_COSTS] = placement.charge.status(names)
+        elif child(pod.obj, "status").get(CLAIM_COSTS):
+            status[CLAIM_COSTS] = []
         return await self._patch_status(pod, status) if status else pod
 
     async def uncharge(self, pod: PodView) -> None:
         """Takes back what :meth:`write_claims` said about costs: the pod does not go where they would arise."""
         fresh = await self.pod_now(pod)
-        if fresh is not None and not pod_node(fresh) and child(fresh, "status").get(CHARGES):
-            await self._patch_status(PodView.of(fresh), {CHARGES: []})
+        if fresh is not None and not pod_node(fresh) and child(fresh, "status").get(CLAIM_COSTS):
+            await self._patch_status(PodView.of(fresh), {CLAIM_COSTS: []})
 
     async def nominate(self, pod: PodView, node: str) -> PodView:
         """Says in the pod's status where it is to run, while its devices are being prepared."""

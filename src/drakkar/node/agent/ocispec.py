@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drakkar.api.claimcosts import claim_costs, summed
 from drakkar.api.meta import Object
 from drakkar.api.quantity import Quantity
-from drakkar.api.tree import at, child, children, texts
+from drakkar.api.tree import at, child, texts
 from drakkar.node.agent.env import expand
 from drakkar.node.agent.runtime import BindMount, ContainerProblem, Plan
 
@@ -174,7 +175,8 @@ def _resources(pod: Object, container: Object, *, privileged: bool) -> OciSpec:
     resources: OciSpec = {"devices": [everything if privileged else {"allow": False, "access": "rwm"}]}
     limits = child(container, "resources", "limits")
     requests = child(container, "resources", "requests")
-    brought = _brought(pod, container["name"])
+    # What its devices bring of the node's own resources comes on top of its limits (KEP-5517).
+    brought = summed(cost.of_container(container["name"]) for cost in claim_costs(pod))
     cpu: OciSpec = {}
     if limits.get("cpu"):
         limit = Quantity.parse(str(limits["cpu"])) + brought.get("cpu", _ZERO)
@@ -187,21 +189,6 @@ def _resources(pod: Object, container: Object, *, privileged: bool) -> OciSpec:
         resources["memory"] = {"limit": memory.to_int()}
     resources["pids"] = {"limit": _PIDS}
     return resources
-
-
-def _brought(pod: Object, container: str) -> dict[str, Quantity]:
-    """What the container's devices bring of the node's own resources, on top of its limits (KEP-5517)."""
-    found: dict[str, Quantity] = {}
-    for entry in children(pod, "status", "nodeAllocatableResourceClaimStatuses"):
-        if container not in texts(entry, "containers"):
-            continue
-        parts = [(part["name"], part.get("quantity")) for part in children(entry, "mapping")]
-        for part in children(entry, "overhead"):
-            parts += [(part["name"], part.get("perPod")), (part["name"], part.get("perContainer"))]
-        for name, amount in parts:
-            if amount:
-                found[name] = found.get(name, _ZERO) + Quantity.parse(str(amount))
-    return found
 
 
 def user_of(plan: Plan) -> User:
