@@ -6,11 +6,13 @@ the answer exists once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
+from drakkar.api.names import PODS_PER_NODE
 from drakkar.api.quantity import Quantity
 from drakkar.api.tree import at, child, children, text
 
@@ -126,6 +128,16 @@ def with_condition(conditions: Iterable[Object] | None, new: Object) -> list[Obj
 
 
 # Pods.
+
+
+#: Nine digits are more pods than any node takes, and int() refuses very long ones.
+_COUNT = re.compile("0{0,9}[1-9][0-9]{0,8}")
+
+
+def pods_per_node(claim: Any) -> int | None:
+    """The claim's own limit of pods on one node (annotation ``drakkar.dev/pods-per-node``), if it has a usable one."""
+    text = annotations_of(claim).get(PODS_PER_NODE, "")
+    return int(text) if _COUNT.fullmatch(text) else None
 
 
 def pod_is_done(pod: Mapping[str, Any]) -> bool:

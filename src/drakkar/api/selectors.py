@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from drakkar.api.errors import ParseError
 from drakkar.api.meta import NodeSelector, NodeSelectorRequirement
+from drakkar.api.names import LABEL_HOSTNAME
 from drakkar.api.resource.v1 import DeviceTaint, DeviceToleration
 
 Labels = Mapping[str, str]
@@ -272,6 +273,24 @@ def node_selector_matches(selector: NodeSelectorLike | None, labels: Labels | No
     if selector is None:
         return True
     return any(_term_matches(fields, labels_, labels, node_name) for fields, labels_ in _terms(selector))
+
+
+def listed_nodes(selector: NodeSelector) -> tuple[list[str], list[str]] | None:
+    """Names and hostnames of nodes beside which the selector can match none; None when it does not list its nodes."""
+    names: dict[str, None] = {}
+    hostnames: dict[str, None] = {}
+    for term in selector.nodeSelectorTerms:
+        by_name = _listed(term.matchFields, "metadata.name")
+        by_hostname = _listed(term.matchExpressions, LABEL_HOSTNAME) if by_name is None else None
+        if by_name is None and by_hostname is None:
+            return None
+        names.update(dict.fromkeys(by_name or ()))
+        hostnames.update(dict.fromkeys(by_hostname or ()))
+    return [*names], [*hostnames]
+
+
+def _listed(requirements: Iterable[NodeSelectorRequirement] | None, key: str) -> Iterable[str] | None:
+    return next((r.values or () for r in requirements or () if r.key == key and r.operator == "In"), None)
 
 
 _Requirements = tuple[Requirement, ...]

@@ -42,9 +42,11 @@ from drakkar.client.cache import Caches
 from drakkar.client.codec import to_dict
 from drakkar.client.writes import After, Create, Delete, Patch, Record, Write
 from drakkar.controllers.common import (
+    BY_CLAIM,
     BY_CONTROLLER,
     Queue,
     Reader,
+    claim_index,
     controller_index,
     has_uid,
     live,
@@ -58,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 BY_CONSUMER = "claims/consumer"
 BY_TEMPLATE = "claims/template"
-BY_CLAIM = "claims/claim"
 #: A generated name has 63 characters at most, of which the server's rule leaves this many to ``<pod>-<entry>``.
 NAME_BASE = 57
 #: UIDs of deleted consumers that are remembered to spare a GET.
@@ -86,7 +87,7 @@ class Claims:
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Keys are ``pod:ns/name``, ``claim:ns/name`` and ``group:ns/name``."""
         self._queue = queue
-        pod_indexes = {BY_TEMPLATE: _template_index, BY_CLAIM: _claim_index, BY_GROUP: group_index}
+        pod_indexes = {BY_TEMPLATE: _template_index, BY_CLAIM: claim_index, BY_GROUP: group_index}
         self._pods = caches.of(POD, indexes=pod_indexes)
         self._claims = caches.of(RESOURCECLAIM, indexes={BY_CONSUMER: _consumer_index, BY_CONTROLLER: controller_index})
         self._templates = caches.of(RESOURCECLAIMTEMPLATE)
@@ -467,10 +468,3 @@ def _template_index(owner: Object) -> Iterable[str]:
         for entry in children(owner, "spec", "resourceClaims")
         if entry.get("resourceClaimTemplateName")
     }
-
-
-def _claim_index(pod: Object) -> Iterable[str]:
-    namespace = namespace_of(pod)
-    special = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
-    found = {f"{namespace}/{name}" for name in pod_claim_names(pod).values() if name}
-    return found | {f"{namespace}/{special}"} if special else found

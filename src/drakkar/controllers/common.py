@@ -14,7 +14,16 @@ from drakkar.api import names
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
-from drakkar.api.objects import condition, controller_of, is_deleting, namespace_of, pod_is_done, pod_node, uid_of
+from drakkar.api.objects import (
+    condition,
+    controller_of,
+    is_deleting,
+    namespace_of,
+    pod_claim_names,
+    pod_is_done,
+    pod_node,
+    uid_of,
+)
 from drakkar.api.tree import children, text
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch
@@ -108,6 +117,7 @@ def pod_status_patch(pod: Object, status: Object) -> Patch:
 # Indexes. Their names are ours, because a cache keeps the first function it gets under a name.
 
 BY_NODE = "controllers/node"
+BY_CLAIM = "controllers/claim"
 BY_CONTROLLER = "controllers/controller"
 BY_OWNER = "controllers/owner"
 
@@ -116,6 +126,14 @@ def node_index(pod: Object) -> Iterable[str]:
     """Name of the node the pod is bound to."""
     node = pod_node(pod)
     return (node,) if node else ()
+
+
+def claim_index(pod: Object) -> Iterable[str]:
+    """``namespace/name`` of every claim the pod uses, that for its extended resources included."""
+    namespace = namespace_of(pod)
+    special = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
+    found = {f"{namespace}/{name}" for name in pod_claim_names(pod).values() if name}
+    return found | {f"{namespace}/{special}"} if special else found
 
 
 def controller_index(obj: Any) -> Iterable[str]:
