@@ -9,10 +9,18 @@ from typing import Any
 from drakkar.api.groups import is_controlled_by_group, matching_group_claim
 from drakkar.api.kinds import PODGROUP
 from drakkar.api.names import PODS_PER_NODE
-from drakkar.api.objects import annotations_of, controller_of, is_deleting, name_of, pod_claim_names, uid_of
+from drakkar.api.objects import (
+    annotations_of,
+    controller_of,
+    is_deleting,
+    name_of,
+    pod_claim_names,
+    pods_per_node,
+    uid_of,
+)
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import children
-from drakkar.scheduler.cluster import Cluster, pods_per_node
+from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.pods import MOST_CONSUMERS, PodView, consumer
 
 #: In this many seconds a controller makes the claims of a new pod, and they come to be known here.

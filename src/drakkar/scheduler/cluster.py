@@ -8,7 +8,6 @@ decisions give away the same thing. It does no I/O.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from typing import Any
 
 import msgspec
 
+from drakkar.api.claimcosts import CLAIM_COSTS
 from drakkar.api.features import Features
 from drakkar.api.groups import group_of
 from drakkar.api.meta import NodeSelector, Object
-from drakkar.api.names import LABEL_HOSTNAME, PODS_PER_NODE
+from drakkar.api.names import LABEL_HOSTNAME
 from drakkar.api.objects import (
-    annotations_of,
     is_deleting,
     key_of,
     labels_of,
@@ -33,6 +32,7 @@ from drakkar.api.objects import (
     uid_of,
 )
 from drakkar.api.resource import v1 as resource
+from drakkar.api.selectors import listed_nodes
 from drakkar.inventory import Inventory
 from drakkar.scheduler.binding import BINDING_TIMEOUT
 from drakkar.scheduler.charges import Tariffs, charged
@@ -160,20 +160,13 @@ class Cluster:
         """The known nodes that a selector can match, when it lists them by name or hostname; None otherwise."""
         if selector is None:
             return None
-        found: dict[str, None] = {}
-        for term in selector.nodeSelectorTerms:
-            for requirement in term.matchFields or ():
-                if requirement.key == "metadata.name" and requirement.operator == "In":
-                    found.update(dict.fromkeys(name for name in requirement.values or () if name in self.nodes))
-                    break
-            else:
-                for requirement in term.matchExpressions or ():
-                    if requirement.key == LABEL_HOSTNAME and requirement.operator == "In":
-                        for value in requirement.values or ():
-                            found.update(self._by_hostname.get(value, {}))
-                        break
-                else:
-                    return None
+        listed = listed_nodes(selector)
+        if listed is None:
+            return None
+        names, hostnames = listed
+        found = dict.fromkeys(name for name in names if name in self.nodes)
+        for hostname in hostnames:
+            found.update(self._by_hostname.get(hostname, {}))
         return [*found]
 
     def node_names(self) -> list[str]:
@@ -506,19 +499,9 @@ def _uid_in(key: str) -> str:
 def _seen(pod: Object) -> tuple[Any, ...]:
     """The parts of a bound pod that other pods' placement depends on."""
     status = pod.get("status") or {}
-    charges = status.get("nodeAllocatableResourceClaimStatuses")
+    charges = status.get(CLAIM_COSTS)
     return pod.get("spec"), labels_of(pod), is_deleting(pod), charges
 
 
 def _offered(node: Node) -> dict[str, int]:
     return {name: 1 for name, number in node.allocatable.items() if number}
-
-
-#: Nine digits are more pods than any node takes, and int() refuses very long ones.
-_COUNT = re.compile("0{0,9}[1-9][0-9]{0,8}")
-
-
-def pods_per_node(claim: resource.ResourceClaim) -> int | None:
-    """The claim's own limit of pods on one node (annotation ``drakkar.dev/pods-per-node``), if it has a usable one."""
-    text = annotations_of(claim).get(PODS_PER_NODE, "")
-    return int(text) if _COUNT.fullmatch(text) else None

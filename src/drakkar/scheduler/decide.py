@@ -16,7 +16,7 @@ from itertools import chain, islice
 from drakkar import allocator
 from drakkar.allocator import Failed, Fits, GaveUp, Problem, Reason
 from drakkar.allocator.reasons import STAGES
-from drakkar.api.objects import is_deleting, key_of, name_of, uid_of
+from drakkar.api.objects import is_deleting, key_of, name_of, pods_per_node, uid_of
 from drakkar.api.resource import v1 as resource
 from drakkar.api.selectors import node_selector_matches
 from drakkar.scheduler.alternatives import first_choices, highest, taken
@@ -31,7 +31,7 @@ from drakkar.scheduler.claims import (
     taint_on,
     used_by_others,
 )
-from drakkar.scheduler.cluster import Cluster, pods_per_node
+from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.extended import Extended, make_extended
 from drakkar.scheduler.groups import group_key, group_obstacle
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
