@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.support.shared import shared_path
 
 #: The recorder cut longer outputs.
 LIMIT = 4000
+#: Commands that change nothing.
+READS = ("get", "describe", "events")
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -77,6 +80,17 @@ def _whole_objects(command: Recorded) -> Iterator[dict[str, Any]]:
         body = request["requestBody"]
         if isinstance(body, dict) and "apiVersion" in body and "kind" in body:
             yield body
+
+
+def soon(differences: Callable[[], list[str]], patience: float = 30) -> list[str]:
+    """What a command that only reads prints otherwise than expected; asked again for a while as long as it does.
+
+    What is left to do for controllers when the command before it has returned shows a moment later.
+    """
+    deadline = time.monotonic() + patience
+    while (found := differences()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def lines(text: str) -> list[str]:
