@@ -80,9 +80,10 @@ class Form:
         devices: list[DeviceRecord] = []
         seen_sets: set[str] = set()
         for member in members:
-            if not _declares(member, switches):
+            if _offers(member, switches):
                 self._classify(member, len(devices), switches)
                 devices += member.devices
+            if not _declares(member, switches):
                 continue
             for counter_set in member.slice.spec.sharedCounters or ():
                 if counter_set.name in seen_sets:
@@ -153,8 +154,13 @@ _KEPT_STATES: Final = 1024
 
 
 def _declares(member: SliceRecord, switches: Switches) -> bool:
-    """Whether the slice counts for its counters and not for its devices."""
+    """Whether the slice counts for its counters."""
     return member.counters and switches.PartitionableDevices
+
+
+def _offers(member: SliceRecord, switches: Switches) -> bool:
+    """Whether the slice counts for its devices."""
+    return switches.MixedSlices or not _declares(member, switches)
 
 
 class Forms:
@@ -175,7 +181,13 @@ class Forms:
             key: Any = (simple or tuple(names), *members[0].likeness(drawn=False))
         else:
             counters = any([_declares(member, switches) for member in members])
-            parts = [m.likeness_of_counters() if _declares(m, switches) else m.likeness(counters) for m in members]
+            parts = [
+                (
+                    m.likeness_of_counters() if _declares(m, switches) else (),
+                    m.likeness(counters) if _offers(m, switches) else (),
+                )
+                for m in members
+            ]
             key = (simple or tuple(names), tuple(parts))
         found = self._known.get(key)
         if found is None:
@@ -233,7 +245,7 @@ class Base:
         else:
             self.devices = []
             for member in members:
-                if not _declares(member, forms.switches):
+                if _offers(member, forms.switches):
                     self.firsts[member.name] = len(self.devices)
                     self.devices += member.devices
         self.form = form = forms.of(members, self.devices)

@@ -30,6 +30,9 @@ class Switches:
     OptionalNodeOperations: bool = False
     PartitionableDevices: bool = True
     PrioritizedList: bool = True
+    #: Not upstream's: a slice may have devices beside the counters that they draw on. Kubernetes 1.34 wants it so,
+    #: later servers refuse it, and the allocator of 1.37 does not look at devices of such a slice.
+    MixedSlices: bool = False
 
     @property
     def variant(self) -> str:
@@ -53,4 +56,4 @@ class Switches:
     def from_gates(enabled: Callable[[str], bool]) -> Switches:
         """Switches that follow from feature gates of the API server; ``enabled`` tells a gate's state."""
         flags = {flag: all(map(enabled, gates)) for flag, gates in ALLOCATOR_FLAGS.items()}
-        return Switches(DeviceTaintRules=enabled("DRADeviceTaintRules"), **flags)
+        return Switches(DeviceTaintRules=enabled("DRADeviceTaintRules"), MixedSlices=True, **flags)

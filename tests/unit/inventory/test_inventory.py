@@ -176,3 +176,19 @@ def test_the_order_of_events_does_not_matter(seed: int) -> None:
     assert chosen(solve(books, claim(request(count=2)), node="n2")) == ["x", "y"]
     assert chosen(solve(books, claim(request()), node="n3")) == ["z"]
     assert set(prepare(books.snapshot(), [claim(request(count=2))]).feasible().nodes) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_devices_beside_their_counters_as_kubernetes_1_34_has_them(slices: int) -> None:
+    """One slice is a way of its own through the books; upstream's allocator of 1.37 looks at no such device."""
+    halves = [device(f"half-{number}", draws={"card": {"m": "2"}}) for number in range(3)]
+    mixed = published("a", [*halves, device("plain")], counters={"card": {"m": "4"}}, count=slices)
+    more = [published("b", [device("other", draws={"card": {"m": "1"}})], count=2)][: slices - 1]
+    books = inventory(mixed, *more, switches=Switches(MixedSlices=True))
+    assert chosen(solve(books, claim(request(count=3)))) == ["half-0", "half-1", "plain"]
+    held = allocated(claim(name="held"), solve(books, claim(request(count=2))))
+    books.set_claim(held)
+    assert chosen(solve(books, claim(request()))) == ["plain"]
+    assert error_class(solve(books, claim(request(count=2)))) == "nofit"
+    books = inventory(mixed, *more)
+    assert error_class(solve(books, claim(request(count=2)))) == "nofit"
