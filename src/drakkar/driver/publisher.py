@@ -20,7 +20,7 @@ from drakkar.api.resource import v1
 from drakkar.client.cache import Cache, Caches
 from drakkar.client.queue import KeyQueue
 from drakkar.client.writes import After, Create, Patch, Write
-from drakkar.driver.gates import Gates, Probe, publishable, report
+from drakkar.driver.gates import Gates, Probe
 from drakkar.driver.pools import Pool, check_pool, plan_pool
 from drakkar.plugin.failpoints import hit
 
@@ -114,18 +114,14 @@ class SlicePublisher:
     async def _plan_kept(self, gates: Gates, key: str, pool: Pool) -> Sequence[Write]:
         """Writes for what of the pool the server keeps."""
         try:
-            lost = await gates.lost(self.driver, pool, self._owner)
+            fitted = await gates.fitted(self.driver, pool, self._owner)
         except ApiError as error:
             if error.code != 422:
                 raise
             self._say(key, f"pool {key} is refused: {error}; it may need feature gates that are off at kube-apiserver")
             return [After(NEXT_ATTEMPT)]
-        left: list[str] = []
-        if lost:
-            whole = pool
-            pool, left = publishable(whole, lost)
-        self._say(key, report(pool, lost, left) if lost else "")
-        return self._plan(key, pool, self.slices(key))
+        self._say(key, fitted.problem)
+        return self._plan(key, fitted.pool, self.slices(key))
 
     def _say(self, key: str, problem: str) -> None:
         if self._said.get(key, "") != problem:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
+from drakkar.api.errors import ApiError
 from drakkar.api.features import Features
 from drakkar.api.kinds import RESOURCESLICE
 from drakkar.api.resource import v1
 from drakkar.client import Caches, Client, Runner
 from drakkar.driver import Pool, SliceContent, SlicePublisher, consumes, counter_set
-from drakkar.driver.gates import FRESH, Gates, probe_of, publishable
+from drakkar.driver.gates import FRESH, Fitted, Gates, probe_of, publishable
 from tests.support.eventually import eventually, memory_plane
 from tests.unit.driver.test_publisher import HandClock
 
@@ -173,13 +177,14 @@ def test_the_server_is_asked_once_in_a_while() -> None:
             gates = Gates(probe, clock)
             pool = Pool("p", (SliceContent(devices=(WATCHED, SHARED)),), all_nodes=True)
             for _ in range(3):
-                assert await gates.lost(DRIVER, pool, None) == {}
+                assert await gates.fitted(DRIVER, pool, None) == Fitted(pool)
             assert len(asked) == 1
             # Nothing that a gate could take away needs no question.
-            assert await gates.lost(DRIVER, Pool("p", (SliceContent(devices=(PLAIN,)),), all_nodes=True), None) == {}
+            plain = Pool("p", (SliceContent(devices=(PLAIN,)),), all_nodes=True)
+            assert await gates.fitted(DRIVER, plain, None) == Fitted(plain)
             assert len(asked) == 1
             clock.now += FRESH
-            await gates.lost(DRIVER, pool, None)
+            await gates.fitted(DRIVER, pool, None)
             assert len(asked) == 2
 
     asyncio.run(story())
@@ -199,3 +204,78 @@ def test_what_is_left_of_devices() -> None:
     assert shared == v1.Device(name="shared", capacity={"m": v1.DeviceCapacity(value="1Gi")})
     empty, left = publishable(Pool("p", (COUNTERS, SliceContent(devices=(PARTITION,)))), {"sharedCounters": "A"})
     assert (empty.slices, left) == ((), ["partition"])
+
+
+class Older:
+    """Refuses what Kubernetes 1.34 refuses, with its causes, and keeps the rest."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.upgraded = False
+
+    async def __call__(self, obj: dict[str, Any]) -> v1.ResourceSlice:
+        self.asked += 1
+        spec = obj["spec"]
+        here = {counters["name"] for counters in spec.get("sharedCounters", ())}
+        refused = [
+            f"spec.devices[{number}].consumesCounters[{place}].counterSet"
+            for number, device in enumerate(spec.get("devices", ()))
+            for place, use in enumerate(device.get("consumesCounters", ()))
+            if use["counterSet"] not in here
+        ] + [
+            f"spec.devices[{number}].taints[{place}].effect"
+            for number, device in enumerate(spec.get("devices", ()))
+            for place, taint in enumerate(device.get("taints", ()))
+            if taint["effect"] == "None"
+        ]
+        if self.upgraded:
+            refused = ["spec"] if here and spec.get("devices") else []
+        if refused:
+            causes = [{"reason": "FieldValueInvalid", "field": field} for field in refused]
+            raise ApiError({"code": 422, "reason": "Invalid", "message": "no", "details": {"causes": causes}})
+        return msgspec.convert(obj, type=v1.ResourceSlice)
+
+
+def test_an_older_server_gets_the_form_that_it_takes() -> None:
+    async def story() -> None:
+        server, clock = Older(), HandClock()
+        gates = Gates(server, clock)
+        plain = Pool("q", (SliceContent(devices=(PLAIN, SICK)),), all_nodes=True)
+        assert await gates.fitted(DRIVER, plain, None) == Fitted(plain)
+        found = await gates.fitted(DRIVER, POOL, None)
+        assert found.problem == ""
+        drawing, rest = found.pool.slices
+        assert (drawing.shared_counters, drawing.devices) == (COUNTERS.shared_counters, (PARTITION,))
+        assert [device.name for device in rest.devices] == [name for name in ALL if name != "partition"]
+        assert [device.name for device in found.pool.devices if device.taints] == ["sick"]
+        # That is known now, also for pools that were not asked about.
+        asked = server.asked
+        assert (await gates.fitted(DRIVER, replace(POOL, name="other"), None)).pool.slices == found.pool.slices
+        assert server.asked == asked
+        server.upgraded = True
+        clock.now += FRESH
+        assert await gates.fitted(DRIVER, POOL, None) == Fitted(POOL)
+
+    asyncio.run(story())
+
+
+def test_devices_without_room_beside_their_counters_are_told() -> None:
+    async def story() -> None:
+        names = [f"c{number}" for number in range(40)]
+        large = v1.Device(name="large", consumesCounters=[consumes("card", dict.fromkeys(names, 1))])
+        contents = (SliceContent(shared_counters=(counter_set("card", dict.fromkeys(names, 1)),)),)
+        pool = Pool("p", (*contents, SliceContent(devices=(PLAIN, large))), all_nodes=True)
+        found = await Gates(Older(), HandClock()).fitted(DRIVER, pool, None)
+        assert [*found.pool.devices] == [PLAIN]
+        assert "no room for 1 devices, which are not published (large)" in found.problem
+
+    asyncio.run(story())
+
+
+def test_what_is_refused_in_all_forms_is_an_error() -> None:
+    async def refuse(obj: dict[str, Any]) -> v1.ResourceSlice:
+        cause = {"reason": "FieldValueInvalid", "field": "spec.devices[0].consumesCounters[0].counterSet"}
+        raise ApiError({"code": 422, "reason": "Invalid", "message": "no", "details": {"causes": [cause]}})
+
+    with pytest.raises(ApiError):
+        asyncio.run(Gates(refuse, HandClock()).fitted(DRIVER, POOL, None))
