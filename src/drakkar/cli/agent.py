@@ -17,7 +17,7 @@ from drakkar.api.errors import EnvironmentProblem, UsageError
 from drakkar.api.formats import dns_subdomain
 from drakkar.api.kinds import SECRET
 from drakkar.cli.logs import configure
-from drakkar.cli.target import kubeconfig_of, targeted
+from drakkar.cli.target import kubeconfigs_of, targeted
 from drakkar.client import kubeconfig, timestamp
 from drakkar.client.clock import SystemClock
 
@@ -60,7 +60,7 @@ async def _run(args: argparse.Namespace) -> None:
         raise UsageError("node run: needs the package grpcio; pip install 'drakkar[node]'") from None
     root = _root(args.root)
     made = choose_runtime(args.runtime, root, args.config, os.geteuid())
-    config = join.read_join(args.join) if args.join else kubeconfig.load(kubeconfig_of(args), args.context)
+    config = join.read_join(args.join) if args.join else kubeconfig.load(kubeconfigs_of(args), args.context)
     node = args.name or socket.gethostname().lower()
     if problems := dns_subdomain(node):
         raise UsageError(f"--name {node!r} cannot be the name of a Node: {problems[0]}")
@@ -134,7 +134,7 @@ def token(args: argparse.Namespace) -> int:
 async def _token(args: argparse.Namespace) -> None:
     from drakkar.node.agent.join import write_join
 
-    config = kubeconfig.load(kubeconfig_of(args), args.context)
+    config = kubeconfig.load(kubeconfigs_of(args), args.context)
     if config.ca is None:
         raise UsageError(
             "token create: the kubeconfig names no certificate authority, so a machine could not know the server"

@@ -11,7 +11,7 @@ import threading
 from drakkar.api import kinds, names
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.cli.logs import configure
-from drakkar.cli.target import kubeconfig_of, targeted
+from drakkar.cli.target import kubeconfigs_of, targeted
 
 
 def fail(args: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def hollow(args: argparse.Namespace) -> int:
     if args.end_with_parent:
         threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     run_hollow(
-        kubeconfig_of(args),
+        kubeconfigs_of(args),
         load_fleet(args.fleet).nodes(),
         args.names,
         lease_duration=args.lease_duration,

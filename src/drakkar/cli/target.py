@@ -18,24 +18,28 @@ from drakkar.client import Client, kubeconfig
 
 
 def kubeconfig_of(args: argparse.Namespace) -> Path:
-    """The kubeconfig file to use. Raises UsageError when there is none."""
+    """The kubeconfig file to use, the first one where there are several. Raises UsageError when there is none."""
+    return kubeconfigs_of(args)[0]
+
+
+def kubeconfigs_of(args: argparse.Namespace) -> list[Path]:
+    """The kubeconfig files to use; ``$KUBECONFIG`` may name several. Raises UsageError when there is none."""
     if args.kubeconfig:
         path = Path(args.kubeconfig).expanduser()
         if not path.is_file():
             raise UsageError(f"--kubeconfig {args.kubeconfig}: no such file")
-        return path
+        return [path]
     if os.environ.get("KUBECONFIG"):
-        candidates = [Path(part).expanduser() for part in os.environ["KUBECONFIG"].split(os.pathsep) if part]
-        for path in candidates:
-            if path.is_file():
-                return path
-        raise UsageError(f"$KUBECONFIG names no existing file ({os.environ['KUBECONFIG']}); unset it or correct it")
+        there = [path for path in kubeconfig.default_files() if path.is_file()]
+        if not there:
+            raise UsageError(f"$KUBECONFIG names no existing file ({os.environ['KUBECONFIG']}); unset it or correct it")
+        return there
     running = newest_kubeconfig()
     if running is not None:
-        return running
+        return [running]
     fallback = Path.home() / ".kube" / "config"
     if fallback.is_file():
-        return fallback
+        return [fallback]
     raise UsageError("no cluster: start one with `drakkar up`, or name one with --kubeconfig")
 
 
@@ -55,7 +59,7 @@ async def targeted(args: argparse.Namespace, role: str = "") -> AsyncIterator[Cl
     if not args.kubeconfig and not os.environ.get("KUBECONFIG") and kubeconfig.runs_in_pod():
         config = kubeconfig.in_cluster()
     else:
-        config = kubeconfig.load(kubeconfig_of(args), args.context)
+        config = kubeconfig.load(kubeconfigs_of(args), args.context)
     async with _open(config, role) as client:
         yield client
 

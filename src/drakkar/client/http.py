@@ -29,6 +29,8 @@ from drakkar.api.times import timestamp
 from drakkar.api.wire import Request, Response
 from drakkar.client.codec import CREDENTIALS
 from drakkar.client.http1 import CONNECT_TIMEOUT, Connections
+from drakkar.client.kubeconfig import Material
+from drakkar.client.proxies import parse_proxy
 from drakkar.client.transport import TimedOut, Unreachable, wants_stream
 
 #: Longest time an ordinary request may take, in seconds; API servers cut off after 60.
@@ -61,7 +63,8 @@ class HttpTransport:
     """Speaks to ``server`` (``https://host:port``) with a client certificate, a token, or neither.
 
     ``token`` may be a function, called for every request, so that rotated tokens are picked up; ``reload`` gives
-    certificate and key anew. ``identity`` says for people whose credentials these are.
+    authority, certificate and key anew. ``identity`` says for people whose credentials these are. ``server_name`` is
+    what the server's certificate is for, if not its address; ``proxy`` the URL of an HTTP proxy on the way there.
     """
 
     def __init__(
@@ -75,14 +78,19 @@ class HttpTransport:
         insecure: bool = False,
         user_agent: str = "drakkar",
         identity: str = "",
-        reload: Callable[[], tuple[bytes | None, bytes | None]] | None = None,
+        reload: Callable[[], Material] | None = None,
+        server_name: str = "",
+        proxy: str = "",
     ):
         self._server = server.rstrip("/")
         self._tls = (ca, certificate, key, insecure)
         self._token = token
         self._identity = identity
         self._reload = reload
+        self._server_name = server_name
+        self._proxy = parse_proxy(proxy) if proxy else None
         self._asking = asyncio.Lock()
+        self._renewing = asyncio.Lock()
         self._user_agent = user_agent
         self._session: Any = None
         self._connections: Connections | None = None
@@ -110,9 +118,15 @@ class HttpTransport:
 
     async def request(self, request: Request) -> Response:
         """One exchange; raises Unreachable when the connection fails or ends early."""
-        token = await self._current_token()
-        response = await self._exchange(request, token)
-        if response.status == 401 and await self._renewed(token):
+        token, tls = await self._current_token(), self._tls
+        try:
+            response = await self._exchange(request, token)
+        except Unreachable as error:
+            # TLS goes before the request: what it refuses has not been carried out.
+            if not _is_tls(error) or not await self._reloaded(tls):
+                raise
+            response = await self._exchange(request, token)
+        if response.status == 401 and await self._renewed(token, tls):
             token = await self._current_token()
             response = await self._exchange(request, token)
         if response.status == 401:
@@ -132,23 +146,35 @@ class HttpTransport:
         except DrakkarError as error:
             raise Unreachable(f"no credentials for {self._server}: {error}") from error
 
-    async def _renewed(self, token: str) -> bool:
-        """Reads credentials again that a server has refused; whether they are others now."""
-        renew = getattr(self._token, "renew", None)
-        if renew is not None:
-            renew()
-            return await self._current_token() != token
+    async def _renewed(self, token: str, tls: Any) -> bool:
+        """Reads credentials again that a server has refused; whether there are others now."""
+        async with self._renewing:
+            # Others may have been refused at the same time: one of them asks for all.
+            if self._tls is not tls or await self._current_token() != token:
+                return True
+            renew = getattr(self._token, "renew", None)
+            if renew is not None:
+                renew()
+            others = await self._current_token() != token
+            return await self._read_again() or others
+
+    async def _reloaded(self, tls: Any) -> bool:
+        """Reads authority, certificate and key again; whether they are others than in ``tls``."""
+        async with self._renewing:
+            return self._tls is not tls or await self._read_again()
+
+    async def _read_again(self) -> bool:
         if self._reload is None:
             return False
-        ca, certificate, key, insecure = self._tls
         try:
-            pair = await asyncio.to_thread(self._reload)
-        except DrakkarError:
+            fresh = *await asyncio.to_thread(self._reload), self._tls[3]
+            if fresh == self._tls:
+                return False
+            tls_context(*fresh[:3])
+        except (DrakkarError, OSError):
             # Half-written: the next refusal looks again.
             return False
-        if pair == (certificate, key):
-            return False
-        self._tls = (ca, *pair, insecure)
+        self._tls = fresh
         # Also ends the watches of the old identity, which begin anew.
         await self.close()
         return True
@@ -179,7 +205,9 @@ class HttpTransport:
         if wants_stream(request):
             return await self._stream(request, target, headers)
         if self._connections is None:
-            self._connections = Connections(self._server, self._context(), self._user_agent)
+            self._connections = Connections(
+                self._server, self._context(), self._user_agent, self._server_name, self._proxy
+            )
         try:
             return await self._connections.request(request.method, target, headers, request.body, REQUEST_TIMEOUT)
         except TimeoutError as error:
@@ -192,6 +220,10 @@ class HttpTransport:
         import yarl
 
         session = self._open()
+        through: dict[str, Any] = {}
+        if self._proxy is not None and self._server.startswith("https:"):
+            through["proxy"] = f"http://{_bracketed(self._proxy.host)}:{self._proxy.port}"
+            through["proxy_headers"] = self._proxy.headers
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 answer = await session.request(
@@ -201,6 +233,8 @@ class HttpTransport:
                     data=request.body or None,
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
                     allow_redirects=False,
+                    server_hostname=self._server_name or None,
+                    **through,
                 )
             response_headers = {name.lower(): value for name, value in answer.headers.items()}
             if answer.status == 200:
@@ -247,6 +281,18 @@ class HttpTransport:
                 answer.content.set_exception(aiohttp.ClientConnectionError("the connection was closed here"))
             await self._session.close()
             self._session = None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_tls(error: Exception) -> bool:
+    """Whether the two ends did not come to trust each other."""
+    cause = error.__cause__
+    # aiohttp's keep the error below as either.
+    below = (cause, getattr(cause, "os_error", None), getattr(cause, "certificate_error", None))
+    return any(isinstance(each, ssl.SSLError) for each in below)
 
 
 def _why(error: Exception) -> str:

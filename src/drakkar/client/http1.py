@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from drakkar.api.wire import Response
+from drakkar.client.proxies import Proxy
 
 #: Kept connections that have not been used for this many seconds are not used again: servers close theirs after longer.
 KEPT = 15.0
@@ -29,14 +30,27 @@ class Broken(OSError):
 
 
 class Connections:
-    """Connections to one server (``https://host:port/prefix``), as many as there are requests at a time."""
+    """Connections to one server (``https://host:port/prefix``), as many as there are requests at a time.
 
-    def __init__(self, server: str, context: ssl.SSLContext | None, user_agent: str):
+    ``server_name`` is what its certificate is for, if not its address; through ``proxy`` only servers with TLS are
+    reached.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        context: ssl.SSLContext | None,
+        user_agent: str,
+        server_name: str = "",
+        proxy: Proxy | None = None,
+    ):
         parts = urlsplit(server)
         self._host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/")
         self._context = context
+        self._server_name = (server_name or self._host) if context is not None else None
+        self._proxy = proxy if context is not None else None
         self._constant = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\nuser-agent: {user_agent}\r\n"
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -84,6 +98,8 @@ class Connections:
     async def _connect(self) -> _Connection:
         """A connection to the first address of the server that answers; each has its part of the time."""
         loop = asyncio.get_running_loop()
+        if self._proxy is not None:
+            return await self._connect_through(self._proxy)
         found = await loop.getaddrinfo(self._host, self.port, type=socket.SOCK_STREAM)
         failure = OSError(f"{self._host} has no address")
         for host, port in cast("list[tuple[str, int]]", [address[:2] for *_, address in found]):
@@ -94,12 +110,35 @@ class Connections:
                         host,
                         port,
                         ssl=self._context,
-                        server_hostname=self._host if self._context is not None else None,
+                        server_hostname=self._server_name,
                     )
                 return connection
             except OSError as error:
                 failure = error
         raise failure
+
+    async def _connect_through(self, proxy: Proxy) -> _Connection:
+        """A connection that ``proxy`` makes (``CONNECT``), with TLS from here to the server."""
+        assert self._context is not None
+        loop = asyncio.get_running_loop()
+        name = f"[{self._host}]" if ":" in self._host else self._host
+        asked = f"CONNECT {name}:{self.port} HTTP/1.1\r\nhost: {name}:{self.port}\r\n"
+        asked += "".join(f"{header}: {value}\r\n" for header, value in proxy.headers.items())
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            way, greeting = await loop.create_connection(_Greeting, proxy.host, proxy.port)
+            try:
+                way.write(f"{asked}\r\n".encode())
+                status = await greeting.status
+                if status != 200:
+                    raise OSError(f"the proxy {proxy.host}:{proxy.port} refuses to connect: it answers {status}")
+                connection = _Connection(self._all)
+                secured = await loop.start_tls(way, connection, self._context, server_hostname=self._server_name)
+            except BaseException:
+                way.abort()
+                raise
+        assert secured is not None
+        connection.connection_made(secured)
+        return connection
 
     async def close(self) -> None:
         """Closes all connections; requests under way end with :class:`Broken`."""
@@ -108,6 +147,31 @@ class Connections:
         self._idle.clear()
         # Transports finish closing in the next rounds of the loop.
         await asyncio.sleep(0)
+
+
+class _Greeting(asyncio.Protocol):
+    """What a proxy says before it leads to the server: ``status`` of its answer."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
+            self._settle(OSError(f"the proxy does not speak HTTP: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle(Broken("the proxy closed the connection without an answer"))
+
+    def on_headers_complete(self) -> None:
+        if not self.status.done():
+            self.status.set_result(self._parser.get_status_code())
+
+    def _settle(self, error: OSError) -> None:
+        if not self.status.done():
+            self.status.set_exception(error)
 
 
 class _Connection(asyncio.Protocol):

@@ -120,8 +120,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 
 def client_of(args: argparse.Namespace, name: str) -> Client:
     """A client for the flags of :func:`add_target_arguments`. Raises DrakkarError."""
-    file = args.kubeconfig or os.environ.get("KUBECONFIG")
-    config = kubeconfig.load(file, args.context) if file else kubeconfig.in_cluster()
+    named = args.kubeconfig or os.environ.get("KUBECONFIG")
+    config = kubeconfig.load(args.kubeconfig, args.context) if named else kubeconfig.in_cluster()
     return Client(config.transport(user_agent=name))
 
 

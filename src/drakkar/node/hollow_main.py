@@ -26,7 +26,7 @@ def select_nodes(nodes: Sequence[Object], names: Sequence[str]) -> list[Object]:
 
 
 def run_hollow(
-    config: Path | str | None,
+    config: Path | str | Sequence[Path] | None,
     nodes: Sequence[Object],
     names: Sequence[str] = (),
     *,
@@ -36,7 +36,7 @@ def run_hollow(
 ) -> None:
     """Serve the nodes (Node manifests, see `drakkar.sim.fleets.Fleet.nodes`) until interrupted.
 
-    ``config`` is a kubeconfig file, None the user's own. Times are in seconds.
+    ``config`` is a kubeconfig file, or several, None the user's own. Times are in seconds.
     """
     selected = select_nodes(nodes, names)
 

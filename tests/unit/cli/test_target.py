@@ -57,6 +57,21 @@ def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         kubeconfig_of(NOTHING)
 
 
+def test_several_files_of_the_environment_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]}
+    context = {"contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}
+    for name, content in (("a", cluster), ("b", context)):
+        (tmp_path / name).write_text(json.dumps(content))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(tmp_path / name) for name in ("a", "none", "b")))
+
+    async def ask() -> None:
+        async with targeted(NOTHING) as client:
+            await client.delete(NODE, "any")
+
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        asyncio.run(ask())
+
+
 def test_dead_planes_are_swept(tmp_path: Path) -> None:
     mine = _file(tmp_path / "kubeconfig")
     folder = state_folder() / "running"

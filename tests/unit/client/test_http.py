@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import datetime
 import json
 import ssl
@@ -21,7 +22,7 @@ from tests.unit.client.fakeserver import FakeServer, failure
 from tests.unit.client.test_cache import pod, until
 
 
-def authority() -> Any:
+def authority(called: str = "test-ca") -> Any:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,7 +30,7 @@ def authority() -> Any:
 
     now = datetime.datetime.now(datetime.UTC)
     root_key = ec.generate_private_key(ec.SECP256R1())
-    root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test-ca")])
+    root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, called)])
 
     def certificate(name: str, ca: bool = False, hours: float = 1) -> tuple[bytes, bytes]:
         key = root_key if ca else ec.generate_private_key(ec.SECP256R1())
@@ -261,3 +262,102 @@ def test_a_certificate_that_has_run_out_is_named_and_its_successor_taken(tmp_pat
     unchecked.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     context.verify_mode = ssl.CERT_REQUIRED
     asyncio.run(scenario())
+
+
+def test_a_server_with_a_new_authority_is_trusted_as_soon_as_the_file_says_so(tmp_path: Path) -> None:
+    """And what is half-written changes nothing."""
+    first, second = authority("first"), authority("second")
+
+    def serve(certificate: Any) -> ssl.SSLContext:
+        for name, content in zip(("cert", "key"), certificate("a"), strict=True):
+            (tmp_path / name).write_bytes(content)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+        return context
+
+    def trusted(certificate: Any) -> bytes:
+        return certificate("first" if certificate is first else "second", ca=True)[0]
+
+    async def scenario() -> None:
+        server = FakeServer()
+        server.put(POD, pod("a"))
+        (tmp_path / "ca").write_bytes(trusted(first))
+        config = kubeconfig.Config("", reload=lambda: ((tmp_path / "ca").read_bytes(), None, None))
+        async with Site(server, serve(second)) as url:
+            made = dataclasses.replace(config, server=url, ca=trusted(first))
+            client = Client(made.transport())
+            for half in (trusted(first), trusted(second)[:200], b""):
+                (tmp_path / "ca").write_bytes(half)
+                with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await client.patch(POD, "a", "default", {"metadata": {"labels": {"a": "b"}}})
+            (tmp_path / "ca").write_bytes(trusted(first) + trusted(second))
+            await client.patch(POD, "a", "default", {"metadata": {"labels": {"a": "b"}}})
+            await client.close()
+            # A stream as the first thing that is asked.
+            client = Client(made.transport())
+            async for event in client.watch(POD, send_initial_events=True):
+                assert event.object["metadata"]["labels"] == {"a": "b"}
+                break
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_plugin_gives_new_certificates_and_is_run_once_for_all_that_are_refused(tmp_path: Path) -> None:
+    certificate = authority()
+    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
+    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    plugin = tmp_path / "plugin"
+    plugin.write_text("#!/bin/sh\ncd $(dirname $0); echo x >> runs; cat answer\n")
+    plugin.chmod(0o700)
+
+    def issue(name: str) -> None:
+        made, private = certificate(name)
+        status = {"clientCertificateData": made.decode(), "clientKeyData": private.decode()}
+        (tmp_path / "answer").write_text(json.dumps({"status": status}))
+
+    class Known(FakeServer):
+        async def handle(self, request: Request) -> Response:
+            # The handshake of the connection that asks was the last one.
+            if site.peers[-1]["subject"] != ((("commonName", accepted),),):
+                return failure(401, "Unauthorized", "Unauthorized")
+            return await super().handle(request)
+
+    async def scenario() -> None:
+        nonlocal accepted, site
+        server = Known()
+        server.put(POD, pod("a"))
+        site = Site(server, context)
+        async with site as url:
+            issue("one")
+            document = {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "joe"}}],
+                "clusters": [{"name": "x", "cluster": {"server": url, "certificate-authority": "ca"}}],
+                "users": [{"name": "joe", "user": {"exec": {"command": "./plugin"}}}],
+            }
+            (tmp_path / "config").write_text(json.dumps(document))
+            client = Client(kubeconfig.load(tmp_path / "config").transport())
+            await client.get(POD, "a", "default")
+            accepted = "two"
+            issue("two")
+            with pytest.raises(ApiError, match="does not accept the client certificate"):
+                # It has just been run: what it says then is not asked again at once.
+                await client.get(POD, "a", "default")
+            assert (tmp_path / "runs").read_text() == "x\n"
+            monkeypatch.setattr(kubeconfig, "PLUGIN_PAUSE", 0.0)
+            await asyncio.gather(*(client.get(POD, "a", "default") for _ in range(5)))
+            assert (tmp_path / "runs").read_text() == "x\nx\n"
+            await client.close()
+
+    accepted = "one"
+    site: Site
+    monkeypatch = pytest.MonkeyPatch()
+    try:
+        asyncio.run(scenario())
+    finally:
+        monkeypatch.undo()

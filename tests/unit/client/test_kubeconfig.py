@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from drakkar.client import kubeconfig
 
 def document(**user: Any) -> dict[str, Any]:
     ca = base64.b64encode(b"CA").decode()
-    return {
+    made: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
@@ -25,6 +26,7 @@ def document(**user: Any) -> dict[str, Any]:
         "clusters": [{"name": "c", "cluster": {"server": "https://localhost:6443", "certificate-authority-data": ca}}],
         "users": [{"name": "u", "user": user}],
     }
+    return made
 
 
 def written(folder: Path, content: dict[str, Any]) -> Path:
@@ -86,6 +88,76 @@ def test_a_credential_plugin_gives_the_token(tmp_path: Path) -> None:
     broken = document(exec={"command": "./absent", "installHint": "install it"})
     with pytest.raises(EnvironmentProblem, match="install it"):
         kubeconfig.load(written(tmp_path, broken))
+
+
+def test_a_plugin_is_told_of_its_cluster_and_may_give_certificates(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    answer = {"status": {"clientCertificateData": "CERT", "clientKeyData": "KEY"}}
+    plugin.write_text(f"#!/bin/sh\necho \"$KUBERNETES_EXEC_INFO\" > told\necho '{json.dumps(answer)}'\n")
+    plugin.chmod(0o700)
+    spec = {"command": "sh", "args": ["-c", f"cd {tmp_path} && ./plugin"], "provideClusterInfo": True}
+    made = document(exec=spec)
+    made["clusters"][0]["cluster"] |= {
+        "tls-server-name": "api",
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}],
+    }
+    config = kubeconfig.load(written(tmp_path, made))
+    assert (config.certificate, config.key, config.server_name) == (b"CERT", b"KEY", "api")
+    told = json.loads((tmp_path / "told").read_text())["spec"]["cluster"]
+    assert told == {
+        "server": "https://localhost:6443",
+        "tls-server-name": "api",
+        "certificate-authority-data": base64.b64encode(b"CA").decode(),
+        "config": {"audience": "x"},
+    }
+    plugin.write_text("#!/bin/sh\necho 'log in first' >&2; exit 1\n")
+    with pytest.raises(EnvironmentProblem, match="log in first"):
+        kubeconfig.load(written(tmp_path, made))
+    plugin.write_text("#!/bin/sh\necho '{\"status\": {}}'\n")
+    with pytest.raises(EnvironmentProblem, match=r"neither status\.token nor a client certificate"):
+        kubeconfig.load(written(tmp_path, made))
+
+
+def test_a_token_file_goes_before_a_token(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("new\n")
+    config = kubeconfig.load(written(tmp_path, document(token="old", tokenFile="t")))
+    assert callable(config.token)
+    assert config.token() == "new"
+
+
+@pytest.mark.parametrize("field", ["as", "username", "auth-provider"])
+def test_who_somebody_is_is_never_left_out(tmp_path: Path, field: str) -> None:
+    with pytest.raises(UsageError, match=rf"users\[u\]\.user\.{field} is not supported"):
+        kubeconfig.load(written(tmp_path, document(token="t", **{field: "somebody"})))
+
+
+def test_several_files_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that says something counts; paths are relative to the file that has them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "ca.crt").write_bytes(folder.name.encode())
+        (folder / "token").write_text(folder.name)
+    one = document(token="x")
+    one["clusters"][0]["cluster"] = {"server": "https://one", "certificate-authority": "ca.crt"}
+    two = document(tokenFile="token")
+    two["current-context"] = "away"
+    two["contexts"].append({"name": "away", "context": {"cluster": "d", "user": "v"}})
+    two["contexts"].append({"name": "mixed", "context": {"cluster": "c", "user": "v"}})
+    two["clusters"].append({"name": "d", "cluster": {"server": "https://two", "certificate-authority": "ca.crt"}})
+    two["users"].append({"name": "v", "user": {"tokenFile": "token"}})
+    files = [written(first, one), tmp_path / "absent", written(second, two)]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, files)))
+
+    def found(context: str | None) -> tuple[str, bytes | None, str]:
+        config = kubeconfig.load(context=context)
+        return config.server, config.ca, config.token() if callable(config.token) else config.token or ""
+
+    assert found(None) == ("https://one", b"first", "x")
+    assert found("away") == ("https://two", b"second", "second")
+    assert found("mixed") == ("https://one", b"first", "second")
+    with pytest.raises(UsageError, match="contexts has no entry named 'nowhere'"):
+        kubeconfig.load(files, "nowhere")
 
 
 def test_in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
