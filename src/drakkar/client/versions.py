@@ -5,6 +5,7 @@ versions of `drakkar.api.resource.conversion` it has; from then on paths name th
 their way, both ways. A server that is upgraded below a running component leads to the same question again.
 
 Fields that a version or a server does not have are not this module's business: they are missed by who wrote them.
+One thing that only an old version has is: see :func:`_without_unreadable_selector`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from drakkar.api.kinds import DEVICECLASS, DEVICETAINTRULE, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, RESOURCESLICE
 from drakkar.api.resource.conversion import GROUP, VERSIONS, convert
+from drakkar.api.tree import child
 from drakkar.api.wire import Request, Response
 from drakkar.client.codec import decode_json, encode
 from drakkar.client.transport import Transport
@@ -31,6 +33,8 @@ _KINDS = {
     for kind in (RESOURCESLICE, RESOURCECLAIM, RESOURCECLAIMTEMPLATE, DEVICECLASS, DEVICETAINTRULE)
 }
 _ROOT = f"/apis/{GROUP}"
+#: Fields by which a DeviceTaintRule of 1.34 narrows what it means.
+_NARROWING = {"deviceClassName", "selectors"}
 
 
 class Versions:
@@ -132,7 +136,24 @@ def _one(obj: Any, kind: str, source: str, target: str) -> Any:
     if set(obj) == {"kind", "apiVersion", "metadata"}:
         # A bookmark.
         return {**obj, "apiVersion": f"{GROUP}/{target}"}
+    if kind == DEVICETAINTRULE.kind and source == "v1alpha3":
+        obj = _without_unreadable_selector(obj)
     return convert(obj, kind, source, target)
+
+
+def _without_unreadable_selector(rule: dict[str, Any]) -> dict[str, Any]:
+    """A rule of Kubernetes 1.34 that means devices by class or CEL: no later version can say that.
+
+    Without these fields it would mean many more devices, and pods would be evicted from all of them. Without a selector
+    it means none.
+    """
+    asked = _NARROWING & {key for key, value in child(rule, "spec", "deviceSelector").items() if value}
+    if not asked:
+        return rule
+    name = child(rule, "metadata").get("name")
+    message = "DeviceTaintRule %s selects by %s, which only Kubernetes 1.34 knows: it is taken as a rule for no device"
+    logger.warning(message + "; name devices by driver, pool and device", name, " and ".join(sorted(asked)))
+    return {**rule, "spec": {key: value for key, value in rule["spec"].items() if key != "deviceSelector"}}
 
 
 async def _frames(stream: AsyncIterator[bytes], change: Callable[[Any], Any]) -> AsyncIterator[bytes]:

@@ -157,3 +157,39 @@ def test_a_server_that_is_upgraded_meanwhile() -> None:
             assert (await client.list(RESOURCECLAIM)).items
 
     asyncio.run(run())
+
+
+def test_a_taint_rule_that_means_devices_by_class_means_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes 1.34 has rules that no later version can describe; read without these fields they mean everything."""
+
+    def rule(name: str, **selector: Any) -> dict[str, Any]:
+        spec = {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoExecute"}}
+        return {"metadata": {"name": name}, "spec": spec}
+
+    items = [
+        rule("by-class", driver="d.example.com", deviceClassName="gpu"),
+        rule("by-cel", selectors=[{"cel": {"expression": "true"}}]),
+        rule("by-name", pool="p"),
+    ]
+
+    async def server(request: Request) -> Response:
+        kinds = [{"name": "devicetaintrules"}]
+        answers: dict[str, Any] = {
+            ROOT: {"versions": [{"version": "v1alpha3"}]},
+            f"{ROOT}/v1alpha3": {"resources": kinds},
+            f"{ROOT}/v1alpha3/devicetaintrules": {"kind": "DeviceTaintRuleList", "metadata": {}, "items": items},
+        }
+        if request.path not in answers:
+            return Response(404, {"content-type": "text/plain"}, b"404 page not found\n")
+        return Response(200, {"content-type": "application/json"}, json.dumps(answers[request.path]).encode())
+
+    async def run() -> None:
+        client = Client(Versions(MemoryTransport(server, "")))
+        found = {each.metadata.name: each.spec.deviceSelector for each in (await client.list(DEVICETAINTRULE)).items}
+        assert found["by-class"] is found["by-cel"] is None
+        assert found["by-name"] is not None
+        assert found["by-name"].pool == "p"
+
+    asyncio.run(run())
+    assert "DeviceTaintRule by-class selects by deviceClassName" in caplog.text
+    assert "by-name" not in caplog.text
