@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, EnvironmentProblem
 from drakkar.api.kinds import NODE, POD
@@ -35,7 +33,8 @@ from drakkar.node.agent.host import AgentHost
 from drakkar.node.agent.network import HostNetwork, Network
 from drakkar.node.agent.nodeobject import NodeDescription, label_patch, registration, status_patch
 from drakkar.node.agent.plugins import Plugins
-from drakkar.node.agent.runtime import Runtime
+from drakkar.node.agent.podfolder import PodFolder
+from drakkar.node.agent.runtime import Runtime, pod_of
 from drakkar.node.agent.slices import PATIENCE, Slices
 from drakkar.node.agent.worker import Worker
 from drakkar.node.heartbeat import Beat, Heartbeats
@@ -49,8 +48,6 @@ logger = logging.getLogger(__name__)
 _SWEEP, _STATUS = 60.0, 300.0
 #: Seconds before joining is tried again.
 _REJOIN = 1.0
-#: Length of a UID, with which the names of containers begin.
-_UID = 36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +170,6 @@ class Agent:
     def _make_context(self, claims: Claims) -> Context:
         settings = self.settings
         return Context(
-            node=settings.node,
             host_ip=settings.address,
             client=self._client,
             clock=self._clock,
@@ -185,7 +181,6 @@ class Agent:
             claims=claims,
             healths=self.healths,
             specs=SpecFolders(settings.cdi_folders),
-            tmpfs=self._runtime.tmpfs,
         )
 
     # Pods.
@@ -229,17 +224,17 @@ class Agent:
         """End what the API does not know any more, before anybody may rely on this node again."""
         while True:
             try:
-                listed = await self._client.list(POD, field_selector=f"spec.nodeName={self.settings.node}")
+                known = await self._known_pods()
                 break
             except (ApiError, Unreachable) as error:
                 logger.warning("cannot list the pods of node %s: %s", self.settings.node, error)
                 await self._clock.sleep(_REJOIN)
-        known = {uid_of(pod) for pod in listed.items}
         ending: list[asyncio.Task[bool]] = []
         for folder in context.paths.pods.iterdir():
             if folder.name not in known:
-                with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-                    worker = self._start(msgspec.json.decode((folder / "pod.json").read_bytes()))
+                pod = PodFolder(folder).read_pod()
+                if pod is not None:
+                    worker = self._start(pod)
                     worker.vanish()
                     ending.append(asyncio.create_task(worker.quiet.wait(), name=f"end-{worker.uid}"))
         # Not until all is unprepared: a driver that has to do it may be a pod of this node, which needs the node.
@@ -249,10 +244,15 @@ class Agent:
         for problem in await self.claims.sweep(known):
             logger.warning("left over from an earlier life: %s", problem)
 
+    async def _known_pods(self) -> set[str]:
+        """UIDs of the pods that the API has on this node. Raises ApiError, Unreachable."""
+        listed = await self._client.list(POD, field_selector=f"spec.nodeName={self.settings.node}")
+        return {uid_of(pod) for pod in listed.items}
+
     async def _remove_nameless(self, context: Context, known: Collection[str]) -> None:
         """Containers and folders of pods of which nothing else is left."""
         for identity in await self._runtime.leftovers():
-            uid = identity[:_UID]
+            uid = pod_of(identity)
             if uid not in known:
                 await self._runtime.remove(identity, context.paths.pod(uid))
         for folder in context.paths.pods.iterdir():
@@ -303,8 +303,7 @@ class Agent:
 
     async def _end_lost(self) -> None:
         """End pods that were given away while this node was not heard of, before anybody relies on it again."""
-        listed = await self._client.list(POD, field_selector=f"spec.nodeName={self.settings.node}")
-        known = {uid_of(pod) for pod in listed.items}
+        known = await self._known_pods()
         lost = [worker for worker in self._workers.values() if worker.uid not in known]
         for worker in lost:
             worker.vanish()

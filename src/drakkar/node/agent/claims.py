@@ -22,6 +22,7 @@ import msgspec
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import RESOURCECLAIM
 from drakkar.api.meta import Object
+from drakkar.api.names import POD_CLAIM_NAME
 from drakkar.api.objects import controller_of, key_of, namespace_of, pod_claim_names, uid_of
 from drakkar.api.resource import v1
 from drakkar.api.tree import children, text
@@ -147,7 +148,7 @@ class Claims:
         uid = claim.metadata.uid
         owner = controller_of(claim)
         group = text(pod, "spec", "schedulingGroup", "podGroupName")
-        generated = "resource.kubernetes.io/pod-claim-name" in (claim.metadata.annotations or {})
+        generated = POD_CLAIM_NAME in (claim.metadata.annotations or {})
         if (
             generated
             and owner is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +76,6 @@ class Facts:
 class Context:
     """The agent, as a pod sees it."""
 
-    node: str
     host_ip: str
     client: Client
     clock: Clock
@@ -90,7 +89,5 @@ class Context:
     specs: SpecFolders
     longest_log: int = 10 << 20
     keep_logs: int = 5
-    #: Mounts memory at a folder (size as a quantity, empty for any); None where that takes root.
-    tmpfs: Callable[[Path, str], None] | None = None
     #: Containers that start at the same time.
     starting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -164,7 +163,7 @@ def _escaped(value: str) -> str:
 
 
 def resource_value(pod: Object, container: Object, reference: Object, facts: NodeFacts) -> str:
-    """A request or limit of a container, in units of ``divisor``, rounded up. Raises ContainerProblem."""
+    """A request or limit of a container, in units of ``divisor`` (1 unless given), rounded up."""
     name = reference.get("containerName")
     if name:
         everyone = [*children(pod, "spec", "containers"), *children(pod, "spec", "initContainers")]
@@ -176,8 +175,5 @@ def resource_value(pod: Object, container: Object, reference: Object, facts: Nod
         amount = facts.allocatable.get(resource)
     if amount is None:
         return "0"
-    divisor = str(reference.get("divisor") or "1")
-    if divisor == "0":
-        divisor = "1"
-    value = Quantity.parse(str(amount)).to_milli() / Quantity.parse(divisor).to_milli()
-    return str(math.ceil(value))
+    divisor = Quantity.parse(str(reference.get("divisor") or "1")) or Quantity.from_int(1)
+    return str(-(-Quantity.parse(str(amount)).nanos // divisor.nanos))

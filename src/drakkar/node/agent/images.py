@@ -68,6 +68,11 @@ def read_config(path: Path) -> NodeConfig:
     return config
 
 
+def is_pause(name: str) -> bool:
+    """Whether a name, unless it is mapped to something, is that of the built-in program that only waits."""
+    return _repository(name).rpartition("/")[2] == PAUSE
+
+
 class Images:
     """The images of a node; what is unpacked lies in ``folder``."""
 
@@ -79,8 +84,7 @@ class Images:
         """Blocks while layers are unpacked; ``through`` are names that led to this one. Raises ContainerProblem."""
         source = self._source(name)
         if source is None:
-            short = _repository(name).rpartition("/")[2]
-            if short == PAUSE:
+            if is_pause(name):
                 return Image(name, root=self._empty(), pause=True)
             if name == HOST:
                 return Image(name, root=self._host(), host=True, env=(f"PATH={os.defpath}:/usr/sbin:/sbin",))

@@ -104,11 +104,10 @@ class OciRuntime:
 
     def _files(self, plan: Plan) -> list[BindMount]:
         """Files and folders that every container gets. What it may write belongs to its pod alone."""
-        pod_folder = plan.folder.parent.parent.parent
-        hosts = pod_folder / "hosts"
+        hosts = plan.pod_folder / "hosts"
         if not hosts.exists():
             hosts.write_text(_hosts(plan))
-        shared = pod_folder / "volumes" / ".shm"
+        shared = plan.pod_folder / "volumes" / ".shm"
         if not shared.exists():
             shared.mkdir(parents=True)
             mounts.tmpfs(shared, _SHM)
@@ -118,7 +117,7 @@ class OciRuntime:
         files = {"/etc/hosts": hosts, "/dev/shm": shared}
         files[plan.container.get("terminationMessagePath") or "/dev/termination-log"] = message
         if Path("/etc/resolv.conf").exists() and not plan.image.host:
-            resolver = pod_folder / "resolv.conf"
+            resolver = plan.pod_folder / "resolv.conf"
             if not resolver.exists():
                 shutil.copyfile("/etc/resolv.conf", resolver)
             files["/etc/resolv.conf"] = resolver
@@ -164,7 +163,7 @@ class OciRuntime:
         return await LocalProcess.start([*self._runc, "exec", *terminal, identity, *command], wanted)
 
     def out_of_memory(self, identity: str) -> bool:
-        inner = Path("drakkar", identity[:_UID], identity)
+        inner = ocispec.control_group(identity)
         # Version 1 of control groups, then version 2.
         for file in (_CONTROL / "memory" / inner / "memory.oom_control", _CONTROL / inner / "memory.events"):
             with contextlib.suppress(OSError, ValueError):
@@ -200,8 +199,6 @@ class OciRuntime:
 
 _PAUSE_PLACE = "/pause"
 _CONTROL = Path("/sys/fs/cgroup")
-#: Length of a pod's UID, with which the names of its containers begin.
-_UID = 36
 
 
 def _remove_groups(identity: str) -> bool:
@@ -209,12 +206,12 @@ def _remove_groups(identity: str) -> bool:
     gone = True
     tops = [_CONTROL, *(path for path in _CONTROL.iterdir() if path.is_dir())] if _CONTROL.is_dir() else []
     for top in tops:
-        pod = top / "drakkar" / identity[:_UID]
-        for group in (pod / identity, pod):
+        group = top / ocispec.control_group(identity)
+        for each in (group, group.parent):
             # One that is not empty belongs to another container of the pod.
             with contextlib.suppress(OSError):
-                group.rmdir()
-        gone = gone and not (pod / identity).exists()
+                each.rmdir()
+        gone = gone and not group.exists()
     return gone
 
 

@@ -12,7 +12,7 @@ from drakkar.api.meta import Object
 from drakkar.api.quantity import Quantity
 from drakkar.api.tree import at, child, texts
 from drakkar.node.agent.env import expand
-from drakkar.node.agent.runtime import BindMount, ContainerProblem, Plan
+from drakkar.node.agent.runtime import USUAL_PATH, BindMount, ContainerProblem, Plan, pod_of
 
 OciSpec = dict[str, Any]
 
@@ -31,7 +31,6 @@ _MASKED = (
     "/proc/sched_debug /proc/scsi /sys/firmware"
 )
 _READ_ONLY = "/proc/bus /proc/fs /proc/irq /proc/sys /proc/sysrq-trigger"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CPU_PERIOD = 100_000
 _ZERO = Quantity.from_int(0)
 _PIDS = 4096
@@ -60,7 +59,7 @@ def build(plan: Plan, user: User, files: Sequence[BindMount], *, pause: list[str
     mounts.sort(key=lambda mount: mount["destination"].rstrip("/").count("/"))
     linux: OciSpec = {
         "namespaces": _namespaces(plan),
-        "cgroupsPath": f"/drakkar/{pod['metadata']['uid']}/{plan.identity}",
+        "cgroupsPath": f"/{control_group(plan.identity)}",
         "resources": _resources(pod, container, privileged=privileged),
         "rootfsPropagation": "rslave" if any(m.propagation != "rprivate" for m in plan.mounts) else "rprivate",
     }
@@ -87,6 +86,11 @@ def build(plan: Plan, user: User, files: Sequence[BindMount], *, pause: list[str
     if not (host_network and at(pod, "spec", "hostNetwork")):
         spec["hostname"] = plan.hostname
     return spec
+
+
+def control_group(identity: str) -> str:
+    """An attempt's control group, from the top of a hierarchy; those of a pod lie in one."""
+    return f"drakkar/{pod_of(identity)}/{identity}"
 
 
 def _namespaces(plan: Plan) -> list[OciSpec]:
@@ -148,7 +152,7 @@ def _arguments(plan: Plan, pause: list[str]) -> list[str]:
 
 
 def _env(plan: Plan, *, tty: bool) -> list[str]:
-    env = {"PATH": _PATH, **({"TERM": "xterm"} if tty else {}), **plan.env}
+    env = {"PATH": USUAL_PATH, **({"TERM": "xterm"} if tty else {}), **plan.env}
     return [f"{name}={value}" for name, value in env.items()]
 
 

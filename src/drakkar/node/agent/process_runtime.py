@@ -19,8 +19,9 @@ from typing import Any
 
 from drakkar.api.tree import texts
 from drakkar.node.agent.env import expand, split
+from drakkar.node.agent.images import is_pause
 from drakkar.node.agent.processes import LocalProcess
-from drakkar.node.agent.runtime import ContainerProblem, Image, Made, Plan
+from drakkar.node.agent.runtime import USUAL_PATH, ContainerProblem, Image, Made, Plan
 from drakkar.node.agent.streams import Session, StreamProblem, Wanted
 from drakkar.plugin import cdi
 from drakkar.version import __version__
@@ -34,7 +35,6 @@ signal.pthread_sigmask(signal.SIG_BLOCK, ends)
 open("/proc/self/comm", "w").write("pause")
 signal.sigwait(ends)
 """
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ProcessRuntime:
@@ -47,12 +47,12 @@ class ProcessRuntime:
 
     async def image(self, name: str) -> Image:
         """Images mean nothing here."""
-        return Image(name, pause=name.rpartition("/")[2].partition(":")[0] == "pause")
+        return Image(name, pause=is_pause(name))
 
     async def make(self, plan: Plan) -> Made:
         command = texts(plan.container, "command")
         arguments = texts(plan.container, "args")
-        env = {"PATH": _PATH, "HOME": pwd.getpwuid(os.getuid()).pw_dir, **plan.env}
+        env = {"PATH": USUAL_PATH, "HOME": pwd.getpwuid(os.getuid()).pw_dir, **plan.env}
         if plan.image.pause and not command:
             command = [sys.executable, "-I", "-S", "-c", _PAUSE]
         if not command:

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from drakkar.api.meta import Object
 from drakkar.node.agent.streams import Session, Wanted
 from drakkar.plugin import cdi
+
+#: Where programs are looked for unless image or container say otherwise.
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Length of a UID, with which identities begin.
+_UID = 36
+
+
+def identity_of(uid: str, container: str, number: int) -> str:
+    """What an attempt of a container is called, on the whole machine; ``uid`` is that of its pod."""
+    return f"{uid}-{container}-{number}"
+
+
+def pod_of(identity: str) -> str:
+    """UID of the pod to which an attempt belongs."""
+    return identity[:_UID]
 
 
 class ContainerProblem(Exception):
@@ -57,6 +72,8 @@ class Plan:
     container: Object
     identity: str
     folder: Path
+    #: What the pod's containers share lies there.
+    pod_folder: Path
     image: Image
     env: dict[str, str]
     mounts: tuple[BindMount, ...] = ()
@@ -77,7 +94,6 @@ class Made:
     cwd: str = "/"
     #: A command that creates the container instead of ``argv``; its last word is the container's name.
     create: list[str] | None = None
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Runtime(Protocol):

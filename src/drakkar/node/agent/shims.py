@@ -32,7 +32,7 @@ _START = 60.0
 _LOOK = 0.02
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What a shim is asked to do; the names are its own (`drakkar.node.agent.shim`)."""
 
     argv: list[str]
@@ -45,13 +45,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     socket: str
     longestLog: int
     keepLogs: int
-    tty: bool = msgspec.field(default=False)
-    stdin: bool = False
-    stdinOnce: bool = False
-    create: list[str] | None = None
-    console: str = ""
-    pidFile: str = ""
-    runtimeLog: str = ""
+    tty: bool
+    stdin: bool
+    stdinOnce: bool
+    create: list[str] | None
+    console: str
+    pidFile: str
+    runtimeLog: str
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class Attempt:
         return Exit(
             exitCode=137,
             startedAt=self.state.startedAt,
-            finishedAt=_now(),
+            finishedAt=time.time(),
             error="the monitor of the container died; its exit status is lost",
         )
 
@@ -223,8 +223,7 @@ async def start(
         pidFile=str(folder / "pid"),
         runtimeLog=str(folder / "runtime.log"),
     )
-    content = msgspec.to_builtins(config) | {"tty": tty, "stdin": stdin, "stdinOnce": stdin_once}
-    (folder / "shim.json").write_bytes(msgspec.json.encode(content))
+    (folder / "shim.json").write_bytes(msgspec.json.encode(config))
     os.chmod(folder / "shim.json", 0o600)
     process = await asyncio.to_thread(_spawn, folder)
     try:
@@ -305,10 +304,6 @@ def read_exit(folder: Path) -> Exit | None:
         return msgspec.json.decode((folder / "exit.json").read_bytes(), type=Exit)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def _now() -> float:
-    return time.time()
 
 
 def _tail(path: Path) -> str:

@@ -26,35 +26,31 @@ from drakkar.api.tree import at, child, children, text
 from drakkar.client.clock import parse_timestamp
 from drakkar.client.transport import Unreachable
 from drakkar.node.agent import mounts, shims
+from drakkar.node.agent.backoff import BackOff
 from drakkar.node.agent.claims import ClaimProblem
 from drakkar.node.agent.context import Context
 from drakkar.node.agent.env import Configs, environment
 from drakkar.node.agent.network import Attachment
+from drakkar.node.agent.podfolder import LastAttempt, PodFolder, last_words
 from drakkar.node.agent.podstatus import BACK_OFF, INIT, MAIN, SIDECAR, Slot, Where, patch_of, status_of
 from drakkar.node.agent.probes import Probes
-from drakkar.node.agent.runtime import ContainerProblem, Plan
+from drakkar.node.agent.runtime import ContainerProblem, Plan, identity_of
 from drakkar.node.agent.shims import Attempt
 from drakkar.node.agent.streams import Session, StreamProblem, Wanted
 from drakkar.node.agent.volumes import VolumeProblem, Volumes
 from drakkar.plugin.cdi import CdiError
 from drakkar.plugin.failpoints import hit
-from drakkar.plugin.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before a container is started again: first pause and longest; a good run forgets the pauses.
-_FIRST_PAUSE, _LONGEST_PAUSE, _GOOD_RUN = 10.0, 300.0, 600.0
 #: Seconds before claims, volumes or the API are tried again: first, and longest.
 _RETRY, _LONGEST_RETRY = 0.5, 15.0
 #: Seconds between two looks at a pod to which nothing happens: content of volumes is brought up to date then.
 _LOOK = 60.0
-#: Seconds of grace for a pod that vanished from the API.
-_VANISHED_GRACE = 2.0
-_USUAL_GRACE = 30
+#: Seconds of grace for a pod that vanished from the API, and for one that says nothing of it.
+_VANISHED_GRACE, _USUAL_GRACE = 2.0, 30.0
 #: Seconds that a hook after the start may take.
 _LONGEST_HOOK = 60.0
-#: Bytes of a container's last words that the status shows.
-_LONGEST_MESSAGE = 4096
 
 
 class Worker:
@@ -70,10 +66,11 @@ class Worker:
         self.quiet = asyncio.Event()
         self._context = context
         self._gone = gone
-        self._folder = context.paths.pod(self.uid)
-        isolates = context.runtime.isolates
-        folder = self._folder / "volumes"
-        self._volumes = Volumes(context.client, folder, context.facts, context.tmpfs, isolates=isolates)
+        self._folder = PodFolder(context.paths.pod(self.uid))
+        runtime = context.runtime
+        self._volumes = Volumes(
+            context.client, self._folder.volumes, context.facts, runtime.tmpfs, isolates=runtime.isolates
+        )
         self._wake = asyncio.Event()
         self._slots = [
             *(Slot(spec, SIDECAR if is_sidecar(spec) else INIT) for spec in children(pod, "spec", "initContainers")),
@@ -81,10 +78,7 @@ class Worker:
         ]
         self._attempts: dict[str, Attempt] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._not_before: dict[str, float] = {}
-        # The pause before the next start, and the one that would come after it.
-        self._paused: dict[str, float] = {}
-        self._pauses: dict[str, float] = {}
+        self._backoffs = {slot.name: BackOff() for slot in self._slots}
         self._where = Where(context.host_ip, text(pod, "status", "podIP"))
         self._attached: Attachment | None = None
         self._sandbox = False
@@ -155,7 +149,7 @@ class Worker:
     async def run(self) -> None:
         """Until nothing of the pod is left, or cancelled: then containers go on."""
         try:
-            await asyncio.to_thread(self._remember)
+            await asyncio.to_thread(self._folder.write_pod, self.pod)
             await self._adopt()
             while True:
                 self._wake.clear()
@@ -173,7 +167,7 @@ class Worker:
                 task.cancel()
             for attempt in self._attempts.values():
                 attempt.release()
-        await asyncio.to_thread(mounts.discard, self._folder)
+        await asyncio.to_thread(mounts.discard, self._folder.path)
         self._gone(self)
 
     async def _step(self) -> float:
@@ -212,11 +206,17 @@ class Worker:
         """Why the pod ends now, None when it goes on."""
         if self.vanished or is_deleting(self.pod) or pod_is_done(self.pod):
             return ""
-        deadline = at(self.pod, "spec", "activeDeadlineSeconds")
-        started = text(self.pod, "status", "startTime")
-        if deadline is not None and started and self._context.clock.time() >= parse_timestamp(started) + deadline:
+        if text(self.pod, "status", "startTime") and self._left() <= 0:
             return "DeadlineExceeded"
         return None
+
+    def _left(self) -> float:
+        """Seconds that the pod may still be active; one that is not known to have started has them all."""
+        deadline = at(self.pod, "spec", "activeDeadlineSeconds")
+        if deadline is None:
+            return float("inf")
+        started, now = text(self.pod, "status", "startTime"), self._context.clock.time()
+        return (parse_timestamp(started) if started else now) + deadline - now
 
     def _ended_before(self) -> bool:
         """Whether an earlier agent has seen all of it but the end: then nothing is prepared again."""
@@ -239,15 +239,12 @@ class Worker:
         await self._volumes.make({**self.pod, "status": status})
         hit("volumes-made")
         self._refreshed = context.clock.monotonic()
-        if not self._sandbox:
-            self._sandbox = True
-            for slot in self._slots:
-                slot.devices = context.healths.status(context.claims.of_container(self.pod, slot.spec))
+        self._sandbox = True
 
     # Containers.
 
     async def _run_containers(self) -> float:
-        pauses = [_LOOK, self._until_deadline()]
+        pauses = [_LOOK, max(0.01, self._left())]
         self._look_at_devices()
         for slot in self._slots:
             if slot.kind == MAIN:
@@ -284,11 +281,12 @@ class Worker:
                     self._over = True
                     self._begin_stop("")
                 return None
-        wait = self._not_before.get(slot.name, 0.0) - self._context.clock.monotonic()
+        backoff = self._backoffs[slot.name]
+        wait = backoff.left(self._context.clock.monotonic())
         if wait > 0:
             if slot.exit is not None:
                 where = f"container={slot.name} pod={name_of(self.pod)}_{namespace_of(self.pod)}({self.uid})"
-                slot.waiting = (BACK_OFF, f"back-off {self._paused[slot.name]:g}s restarting failed {where}")
+                slot.waiting = (BACK_OFF, f"back-off {backoff.pause:g}s restarting failed {where}")
             return wait
         if slot.exit is not None:
             await self._clear(slot)
@@ -298,8 +296,9 @@ class Worker:
         except ContainerProblem as problem:
             slot.waiting = (problem.reason, str(problem))
             await self._say("Warning", "Failed", f"Error: {problem}")
-            self._delay(slot)
-            return self._not_before[slot.name] - self._context.clock.monotonic()
+            now = self._context.clock.monotonic()
+            backoff.ended(now)
+            return backoff.left(now)
         finally:
             self._volumes.mounted(slot.spec)
         return None
@@ -338,6 +337,7 @@ class Worker:
             container=slot.spec,
             identity=identity,
             folder=folder,
+            pod_folder=self._folder.path,
             image=image,
             env=env,
             mounts=tuple(self._volumes.mounts(pod, slot.spec)),
@@ -427,11 +427,8 @@ class Worker:
     async def _kill_unhealthy(self, slot: Slot, attempt: Attempt, kind: str) -> None:
         message = f"Container {slot.name} failed {kind} probe, will be restarted"
         await self._say("Normal", "Killing", message)
-        probe = slot.spec.get(f"{kind}Probe") or {}
-        grace = probe.get("terminationGracePeriodSeconds")
-        if grace is None:
-            grace = at(self.pod, "spec", "terminationGracePeriodSeconds")
-        seconds = float(_USUAL_GRACE if grace is None else grace)
+        grace = at(slot.spec, f"{kind}Probe", "terminationGracePeriodSeconds")
+        seconds = self._grace() if grace is None else float(grace)
         self._do(self._terminate(slot, attempt, seconds))
         await asyncio.wait([attempt.ended], timeout=seconds)
         if attempt.running:
@@ -449,17 +446,10 @@ class Worker:
             self._do(self._signal(attempt, signal.SIGKILL))
         if slot.exit.exitCode != 0 and self._context.runtime.out_of_memory(attempt.state.identity):
             slot.exit = msgspec.structs.replace(slot.exit, outOfMemory=True)
-        slot.message = _last_words(attempt.folder)
-        if slot.exit.finishedAt - slot.exit.startedAt >= _GOOD_RUN:
-            self._pauses.pop(slot.name, None)
-        self._delay(slot)
+        slot.message = last_words(attempt.folder)
+        ran = slot.exit.finishedAt - slot.exit.startedAt
+        self._backoffs[slot.name].ended(self._context.clock.monotonic(), ran)
         self._wake.set()
-
-    def _delay(self, slot: Slot) -> None:
-        """The next start comes at once after the first end, then later and later."""
-        pause = self._paused[slot.name] = self._pauses.get(slot.name, 0.0)
-        self._not_before[slot.name] = self._context.clock.monotonic() + pause
-        self._pauses[slot.name] = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
 
     async def _clear(self, slot: Slot) -> None:
         """Make room for the next attempt."""
@@ -468,12 +458,11 @@ class Worker:
             await self._remove(attempt)
         else:
             await self._erase(self._identity(slot), self._attempt_folder(slot))
+        assert slot.exit is not None
+        self._folder.write_last(slot.name, LastAttempt(slot.exit, slot.identity))
         slot.last, slot.last_identity, slot.exit, slot.started_at = slot.exit, slot.identity, None, None
         slot.number += 1
         slot.waiting = ("ContainerCreating", "")
-        write_atomically(
-            self._folder / f"last-{slot.name}.json", msgspec.json.encode({"exit": slot.last, "identity": slot.identity})
-        )
 
     async def _remove(self, attempt: Attempt) -> None:
         if attempt.orphaned():
@@ -495,21 +484,11 @@ class Worker:
         for slot in self._slots:
             slot.devices = context.healths.status(context.claims.of_container(self.pod, slot.spec))
 
-    def _until_deadline(self) -> float:
-        deadline = at(self.pod, "spec", "activeDeadlineSeconds")
-        started = text(self.pod, "status", "startTime")
-        if deadline is None:
-            return _LOOK
-        begin = parse_timestamp(started) if started else self._context.clock.time()
-        return max(0.01, begin + deadline - self._context.clock.time())
-
     # The end.
 
     def _begin_stop(self, reason: str) -> None:
         grace = at(self.pod, "metadata", "deletionGracePeriodSeconds")
-        if grace is None:
-            grace = at(self.pod, "spec", "terminationGracePeriodSeconds")
-        seconds = _VANISHED_GRACE if self.vanished else float(_USUAL_GRACE if grace is None else grace)
+        seconds = _VANISHED_GRACE if self.vanished else self._grace() if grace is None else float(grace)
         self._stopping = self._context.clock.monotonic() + seconds
         if reason == "DeadlineExceeded":
             message = "Pod was active on the node longer than the specified deadline"
@@ -520,6 +499,11 @@ class Worker:
         for slot in self._slots:
             # Whatever has ended does not start again.
             slot.waiting = ("ContainerCreating", "")
+
+    def _grace(self) -> float:
+        """Seconds that the pod gives its containers to end."""
+        grace = at(self.pod, "spec", "terminationGracePeriodSeconds")
+        return _USUAL_GRACE if grace is None else float(grace)
 
     async def _stop(self) -> float:
         """Ask the containers to end, kill them when their time is over, then undo everything. Raises ClaimProblem."""
@@ -552,7 +536,7 @@ class Worker:
         hit("containers-gone")
         await context.claims.unprepare(self.uid)
         await context.network.detach(self.uid)
-        await asyncio.to_thread(mounts.discard, self._folder / "volumes")
+        await asyncio.to_thread(mounts.discard, self._folder.volumes)
         self._over = self._cleaned = True
         hit("cleaned")
         return 0.0 if self.vanished else _LOOK
@@ -628,23 +612,16 @@ class Worker:
 
     # Crashes.
 
-    def _remember(self) -> None:
-        """Write the pod down: it may have vanished from the API when a new agent needs it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / "pod.json", msgspec.json.encode(self.pod), 0o600)
-
     async def _adopt(self) -> None:
         """Take over what an earlier agent left running. A container that could not be made is made anew."""
         for slot in self._slots:
-            folder = self._folder / "containers" / slot.name
-            numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-            if not numbers:
+            newest = self._folder.newest(slot.name)
+            if newest is None:
                 continue
-            slot.number = max(numbers)
-            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, KeyError):
-                last = msgspec.json.decode((self._folder / f"last-{slot.name}.json").read_bytes())
-                slot.last = msgspec.convert(last["exit"], shims.Exit)
-                slot.last_identity = last["identity"]
+            slot.number = newest
+            last = self._folder.read_last(slot.name)
+            if last is not None:
+                slot.last, slot.last_identity = last.exit, last.identity
             found = await shims.find(self._attempt_folder(slot))
             if isinstance(found, Attempt):
                 with contextlib.suppress(ContainerProblem):
@@ -653,19 +630,10 @@ class Worker:
                 self._follow(slot, found)
             elif found is not None and not found.error:
                 slot.started_at, slot.exit = found.startedAt, found
-                slot.message = _last_words(self._attempt_folder(slot))
+                slot.message = last_words(self._attempt_folder(slot))
 
     def _identity(self, slot: Slot) -> str:
-        return f"{self.uid}-{slot.name}-{slot.number}"
+        return identity_of(self.uid, slot.name, slot.number)
 
     def _attempt_folder(self, slot: Slot) -> Path:
-        return self._folder / "containers" / slot.name / str(slot.number)
-
-
-def _last_words(folder: Path) -> str:
-    """What the container wrote to its termination log."""
-    try:
-        with (folder / "termination-log").open("rb") as file:
-            return file.read(_LONGEST_MESSAGE).decode("utf-8", "replace")
-    except OSError:
-        return ""
+        return self._folder.attempt(slot.name, slot.number)

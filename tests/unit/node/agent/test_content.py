@@ -84,10 +84,13 @@ def test_a_field_that_cannot_be_read_is_said() -> None:
         ("requests.memory", "1Mi", "100"),
         ("limits.memory", "1Gi", "16"),
         ("requests.cpu", "", "0"),
+        # More than a double can tell.
+        ("requests.ephemeral-storage", "", "9007199254740993"),
     ],
 )
 def test_resources_of_a_container(resource: str, divisor: str, expected: str) -> None:
-    container = {"name": "c", "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "100Mi"}}}
+    requests = {"memory": "100Mi", "ephemeral-storage": "9007199254740993"}
+    container = {"name": "c", "resources": {"limits": {"cpu": "1500m"}, "requests": requests}}
     reference = {"resource": resource, "divisor": divisor}
     assert resource_value(POD, container, reference, FACTS) == expected
 

@@ -15,7 +15,7 @@ from drakkar.node.agent.runtime import Plan
 def resources(container: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
     container = {"name": "c", "command": ["true"], **container}
     pod = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [container]}, "status": status or {}}
-    plan = Plan(pod, container, "id", Path("/folder"), Image("any"), {})
+    plan = Plan(pod, container, "id", Path("/folder"), Path("/pod"), Image("any"), {})
     return build(plan, User(0, 0), (), pause=["pause"])["linux"]["resources"]
 
 
