@@ -1,9 +1,14 @@
-"""The server's end of admission webhooks: AdmissionReview over HTTPS, the rules functions without I/O."""
+"""The server's end of admission webhooks: AdmissionReview over HTTPS, the rules functions without I/O.
+
+The certificate may be renewed in its files while the webhook is served.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +20,10 @@ from drakkar.api.errors import DrakkarError, EnvironmentProblem
 from drakkar.api.meta import Object
 from drakkar.client import codec
 
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks whether the certificate has been renewed; whoever renews does so days before it ends.
+LOOK = 10.0
 #: Largest AdmissionReview in bytes: an object of the API server's limit, old and new.
 _LONGEST = 8 << 20
 #: Seconds in which a request must have come whole; API servers wait for answers no longer (``timeoutSeconds``).
@@ -36,7 +45,7 @@ async def serving(
     """Answer at `https://host:port` as long as the block lasts; gives the port. Raises EnvironmentProblem.
 
     ``reviews`` says who answers at which path; what has none of its own goes to ``/`` where there is one. A single
-    one answers at every path.
+    one answers at every path. A certificate that is renewed in its files is used for connections from then on.
     """
     from aiohttp import web
 
@@ -69,9 +78,10 @@ async def serving(
             return web.Response(status=400, text=f"the review has not the form of one: {type(error).__name__}: {error}")
         return web.Response(body=msgspec.json.encode(reviewed), content_type="application/json")
 
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = _Pair(certificate, key)
     try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
+        pair.load(context)
     except (OSError, ssl.SSLError) as error:
         raise EnvironmentProblem(f"certificate {certificate} with key {key} cannot be used: {error}") from error
     application = web.Application(client_max_size=_LONGEST)
@@ -83,6 +93,50 @@ async def serving(
             await web.TCPSite(runner, host, port, ssl_context=context).start()
         except OSError as error:
             raise EnvironmentProblem(f"webhook at {host}:{port}: cannot be bound: {error.strerror}") from error
-        yield runner.addresses[0][1]
+        keeping = asyncio.create_task(_keep(pair, context), name="webhook-certificate")
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
     finally:
         await runner.cleanup()
+
+
+class _Pair:
+    """A certificate and its key in files that may be written anew."""
+
+    def __init__(self, certificate: Path, key: Path):
+        self.certificate = certificate
+        self._key = key
+        #: What was read last, good or not.
+        self._read: tuple[bytes, bytes] | None = None
+
+    def load(self, context: ssl.SSLContext) -> bool:
+        """Has ``context`` use what the files hold, if that is something new; whether it was.
+
+        Raises OSError or SSLError, and changes nothing, where they cannot be read or do not belong together.
+        """
+        found = self.certificate.read_bytes(), self._key.read_bytes()
+        if found == self._read:
+            return False
+        self._read = found
+        # The ssl module reads files only, and these may be replaced between two looks; the folder is private (0700).
+        with tempfile.TemporaryDirectory(prefix="drakkar-tls-") as folder:
+            copies = Path(folder, "tls.crt"), Path(folder, "tls.key")
+            for path, content in zip(copies, found, strict=True):
+                path.write_bytes(content)
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*copies)
+            context.load_cert_chain(*copies)
+        return True
+
+
+async def _keep(pair: _Pair, context: ssl.SSLContext) -> None:
+    """Looks after the certificate until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK)
+        try:
+            if await asyncio.to_thread(pair.load, context):
+                logger.info("the webhook's certificate %s was renewed", pair.certificate)
+        except (OSError, ssl.SSLError) as error:
+            logger.warning("certificate %s was changed, but the old one stays in use: %s", pair.certificate, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from drakkar.api.meta import Object
 from drakkar.apiserver.tls import open_pki
 from drakkar.client import admission
+from tests.support.eventually import eventually
 
 
 def _allow(asked: Object) -> Object:
@@ -52,3 +53,49 @@ def test_hostile_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplo
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(story())
+
+
+def _shown(port: int) -> bytes:
+    """The certificate that is shown to who connects now."""
+    return ssl.get_server_certificate(("127.0.0.1", port)).encode()
+
+
+def test_a_renewed_certificate_is_shown_to_who_connects_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admission, "LOOK", 0.01)
+    old, new = (open_pki(tmp_path / name).folder for name in ("old", "new"))
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def lay(crt: Path, private: Path) -> None:
+        certificate.write_bytes((crt / "server.crt").read_bytes())
+        key.write_bytes((private / "server.key").read_bytes())
+
+    async def story() -> None:
+        lay(old, old)
+        async with admission.serving(_allow, "127.0.0.1", 0, certificate, key) as port:
+
+            async def shown() -> bytes:
+                return await asyncio.to_thread(_shown, port)
+
+            first = await shown()
+            # Not both at once, and not at all: what is in use stays.
+            lay(new, old)
+            await eventually(_said(caplog), lambda said: "the old one stays in use" in said)
+            certificate.unlink()
+            await eventually(_said(caplog), lambda said: "No such file" in said)
+            assert await shown() == first
+            assert b'"allowed":true' in await _sent(port, b'{"request": {"uid": "8"}}')
+            lay(new, new)
+            await eventually(shown, lambda now: now in (new / "server.crt").read_bytes())
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story())
+    assert f"the webhook's certificate {certificate} was renewed" in caplog.text
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> Callable[[], Awaitable[str]]:
+    async def text() -> str:
+        return caplog.text
+
+    return text
