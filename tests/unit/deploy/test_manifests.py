@@ -27,7 +27,7 @@ from drakkar.apiserver.claims import NODE_KEY
 from drakkar.apiserver.server import ApiServer
 from drakkar.cli.components import Part, Replica
 from drakkar.cli.parser import build
-from drakkar.client import Client, MemoryTransport, SystemClock
+from drakkar.client import Caches, Client, MemoryTransport, SystemClock
 from drakkar.controllers import Controllers
 from drakkar.driver import command
 from drakkar.drivers.computedomain.command import DomainStatus, control, label_node
@@ -516,14 +516,18 @@ def test_rights_suffice_for_a_tpu_host_to_mark_its_node() -> None:
             for name in ("a", "b"):
                 await made.create(node(name, 0))
             mine, loop = made.part("driver-tpu-host", node="a"), asyncio.get_running_loop()
-            own = OwnNode(mine, "a", loop)
+            caches = Caches(mine)
+            own = OwnNode(mine, caches, "a", loop)
+            await caches.start()
             await asyncio.to_thread(own.mark, "3 of 4 chips")
             marked = await asyncio.to_thread(own.read)
             assert marked["metadata"]["annotations"]["tpu.drakkar.dev/broken"] == "3 of 4 chips"
+            await eventually(lambda: asyncio.sleep(0, own.seen()), lambda seen: seen == marked)
             await asyncio.to_thread(own.mark, "")
+            await caches.stop()
             assert made.refused == []
             with pytest.raises(ApiError, match="marks its own node only"):
-                await asyncio.to_thread(OwnNode(mine, "b", loop).mark, "0 of 4 chips")
+                await asyncio.to_thread(OwnNode(mine, Caches(mine), "b", loop).mark, "0 of 4 chips")
 
     asyncio.run(run())
 

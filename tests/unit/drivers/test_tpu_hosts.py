@@ -16,7 +16,7 @@ pytest.importorskip("grpc", reason="needs the extra node")
 from drakkar.api.kinds import DEVICECLASS, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.api.names import TPU_DRIVER
 from drakkar.api.objects import annotations_of, pod_node
-from drakkar.client import Client
+from drakkar.client import Caches
 from drakkar.client.clock import SystemClock
 from drakkar.drivers.tpu import Host, TpuDriver
 from drakkar.drivers.tpu.chips import FakeChips, LinuxChips
@@ -34,15 +34,17 @@ HOSTS = ("n0", "n1", "n2", "n3")
 @asynccontextmanager
 async def machine(root: Path) -> AsyncIterator[tuple[DriverCluster, FakeFabric]]:
     """A TPU pod of two by two hosts, a part of the driver on each, and the central one with a fabric."""
-    clients: list[Client] = []
+    made: list[Caches] = []
     loop = asyncio.get_running_loop()
 
     def build(name: str, folder: Path) -> TpuHostDriver:
-        node = OwnNode(clients[0], name, loop)
-        return TpuHostDriver(FakeChips(folder, 4), node.read, node.mark)
+        node = OwnNode(made[0].client, made[0], name, loop)
+        return TpuHostDriver(FakeChips(folder, 4), node.read, node.seen, node.mark)
 
     fabric = FakeFabric(root / "fabric")
-    async with driver_cluster(root, {name: {"tpu": build} for name in HOSTS}, with_client=clients.append) as cluster:
+    nodes = {name: {"tpu": build} for name in HOSTS}
+    async with driver_cluster(root, nodes, with_client=lambda client: made.append(Caches(client))) as cluster:
+        await made[0].start()
         for number, name in enumerate(HOSTS):
             labels = {
                 f"{TPU_DRIVER}/pod": "pod-0",
@@ -66,6 +68,7 @@ async def machine(root: Path) -> AsyncIterator[tuple[DriverCluster, FakeFabric]]
         finally:
             central.cancel()
             await asyncio.gather(central, return_exceptions=True)
+            await made[0].stop()
 
 
 def claim(topology: str) -> dict[str, Any]:

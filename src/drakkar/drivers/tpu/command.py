@@ -11,7 +11,7 @@ from drakkar.api.errors import UsageError
 from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import TPU_DRIVER
-from drakkar.client import Client
+from drakkar.client import Caches, Client
 from drakkar.client.clock import SystemClock
 from drakkar.driver.command import add_node_arguments, lead, run_command, serve
 from drakkar.driver.threads import on_loop
@@ -50,8 +50,13 @@ async def _work(client: Client, args: argparse.Namespace) -> None:
         return
     folder = args.kubelet_root / "plugins" / TPU_DRIVER / "fake"
     chips = FakeChips(folder, args.fake_chips) if args.fake_chips is not None else LinuxChips()
-    node = OwnNode(client, args.node_name, asyncio.get_running_loop())
-    await serve(TpuHostDriver(chips, node.read, node.mark), client, args)
+    caches = Caches(client)
+    node = OwnNode(client, caches, args.node_name, asyncio.get_running_loop())
+    await caches.start()
+    try:
+        await serve(TpuHostDriver(chips, node.read, node.seen, node.mark), client, args)
+    finally:
+        await caches.stop()
 
 
 def _refuse(args: argparse.Namespace, flags: Sequence[str], *, central: bool) -> None:
@@ -68,16 +73,21 @@ def _fabric(args: argparse.Namespace) -> Fabric | None:
 
 
 class OwnNode:
-    """Reads and marks the Node of this host, from threads of the driver."""
+    """Watches, reads and marks the Node of this host; to be asked from threads of the driver."""
 
-    def __init__(self, client: Client, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, client: Client, caches: Caches, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
+        self._watched = caches.of(NODE, field_selector=f"metadata.name={name}")
         self._name = name
         self._loop = loop
 
     def read(self) -> Object:
         """The Node. Raises ApiError, Unreachable."""
         return on_loop(self._loop, self._client.get(NODE, self._name))
+
+    def seen(self) -> Object | None:
+        """The Node as the watch told it last; None before it did."""
+        return self._watched.get(None, self._name)
 
     def mark(self, problem: str) -> None:
         """Say what is wrong with the chips; empty: nothing."""

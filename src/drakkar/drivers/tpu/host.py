@@ -16,8 +16,10 @@ from drakkar.drivers.tpu.chips import Chips
 from drakkar.drivers.tpu.driver import BROKEN, host_of
 from drakkar.drivers.tpu.shapes import Host, area_of
 
-#: Reads the Node of this host.
+#: Reads the Node of this host, now.
 ReadNode = Callable[[], Object]
+#: The same as it was seen last, by a watch; None before it was seen.
+SeenNode = Callable[[], Object | None]
 #: Marks it: what is wrong with its chips, empty when nothing is.
 Mark = Callable[[str], None]
 
@@ -28,9 +30,10 @@ class TpuHostDriver(Driver):
     name = TPU_DRIVER
     unhealthy = "None"
 
-    def __init__(self, chips: Chips, read: ReadNode, mark: Mark) -> None:
+    def __init__(self, chips: Chips, read: ReadNode, seen: SeenNode, mark: Mark) -> None:
         self._chips = chips
         self._read = read
+        self._seen = seen
         self._mark = mark
 
     def discover(self) -> Sequence[v1.Device]:
@@ -48,9 +51,9 @@ class TpuHostDriver(Driver):
 
     def health(self) -> Mapping[str, Health]:
         """Looks for missing chips; the mark on the Node is what the central controller acts on."""
-        node = self._read()
-        found = host_of(node)
-        if found is None:
+        node = self._seen()
+        found = host_of(node) if node is not None else None
+        if node is None or found is None:
             return {}
         wanted, present = found[1].chips, len(self._chips.nodes())
         problem = f"{present} of {wanted} chips" if present < wanted else ""
