@@ -10,8 +10,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,13 @@ from drakkar.scheduler import Scheduler
 from drakkar.scheduler.fence import fence_rule
 from tests.e2e.test_helm import Helm
 from tests.support import chart
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, until
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
 from tests.unit.deploy.test_manifests import TEMPLATE, at_work, container, node, pod, replica, site, workloads
 from tests.unit.scheduler.test_webhook import documented
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 #: What the Prometheus operator brings.
 SERVICE_MONITOR = {
@@ -128,7 +127,7 @@ def test_everything_on_is_taken_and_the_rights_of_all_controllers_suffice() -> N
     rendered = with_kinds_first(chart.objects(chart.template(*chart.all_on(), crds=True)))
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(rendered) as made:
+        async with asyncio.timeout(110), site(rendered) as made:
             admin, clock = made.admin, SystemClock()
             await made.create(node("a", 0))
             await made.create(TEMPLATE)
@@ -181,7 +180,7 @@ def test_the_rights_of_a_tpu_driver_with_a_fabric_suffice(tmp_path: Path) -> Non
     ]
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(rendered) as made:
+        async with asyncio.timeout(110), site(rendered) as made:
             admin, clock = made.admin, SystemClock()
             await made.create(node("a", 0))
             await made.create(TEMPLATE)
@@ -208,7 +207,7 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
     """Against the embedded plane, whose hollow nodes run the pods; the kind survives, as helm leaves it."""
     with Up(tmp_path / "data", "--fleet", "tpu-16", "--sync", "normal", *FAST) as up:
         helm, kubectl = Helm(up.kubeconfig, tmp_path / "home"), Kubectl(up.kubeconfig, tmp_path / "home")
-        words = ("drakkar", str(chart.CHART), "--namespace", chart.NAMESPACE, "--wait", "--timeout", "90s")
+        words = ("drakkar", str(chart.CHART), "--namespace", chart.NAMESPACE, "--wait", "--timeout", "150s")
         helm.run("install", *words, "--create-namespace", "--set", "drivers.tpu.enabled=true")
         ask = ("-n", chart.NAMESPACE, "get", "deployments", "-o", "jsonpath={.items[*].status.readyReplicas}")
         assert kubectl.run(*ask) == "2 2 2"
@@ -217,7 +216,7 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
             "-n", chart.NAMESPACE, "get", "pods", "-o", "jsonpath={.items[*].spec.containers[0].image}"
         )
         assert "drakkar:next" in images
-        helm.run("uninstall", "drakkar", "--namespace", chart.NAMESPACE, "--wait", "--timeout", "60s")
+        helm.run("uninstall", "drakkar", "--namespace", chart.NAMESPACE, "--wait", "--timeout", "150s")
         assert "computedomains" in kubectl.run("get", "crd", "-o", "name")
         assert "drakkar" not in kubectl.run("get", "clusterroles,validatingadmissionpolicies", "-o", "name")
 
@@ -261,7 +260,7 @@ def test_plain_manifests_with_the_accounts_tokens(tmp_path: Path) -> None:
                 until(lambda: bound("one"))
                 before = holder()
                 first.terminate()
-                assert first.wait(20) == 0
+                assert first.wait(60) == 0
                 until(lambda: holder() not in ("", before))
                 kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump(pod("two", "tpu")))
                 until(lambda: bound("two"))
@@ -279,16 +278,7 @@ def scheduler(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         if process.poll() is None:
             process.terminate()
-        process.wait(20)
-
-
-def until(read: Callable[[], Any], patience: float = 20) -> Any:
-    """What is read, once it is true of something."""
-    deadline = time.monotonic() + patience
-    while not (found := read()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found
+        process.wait(60)
 
 
 def test_the_fence_refuses_claims_that_tolerate_everything() -> None:
@@ -332,7 +322,7 @@ def test_the_fence_refuses_claims_that_tolerate_everything() -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}}
 
     async def run() -> None:
-        async with asyncio.timeout(60), site([namespace, *rendered]) as made:
+        async with asyncio.timeout(110), site([namespace, *rendered]) as made:
             for obj in taken:
                 await made.create(obj)
             for obj in refused:

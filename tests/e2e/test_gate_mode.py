@@ -8,21 +8,21 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.eventually import until
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Part, Up
 from tests.support.upstream import Component, token_kubeconfig
 from tests.unit.scheduler.build import device_class, node, node_slice
 from tests.unit.scheduler.test_webhook import documented
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(400)]
 
 NODES = ("a", "b", "c")
 
@@ -61,16 +61,6 @@ class Cluster:
         path = token_kubeconfig(self.up.kubeconfig, self.folder / "kube-scheduler.kubeconfig", "token-of-scheduler")
         quick = ["--leader-elect=false", "--secure-port=0", "--v=2"]
         return Component("kube-scheduler", self.folder, f"--kubeconfig={path}", *quick)
-
-
-def until(read: Callable[[], Any], holds: Callable[[Any], object], timeout: float = 60) -> Any:
-    deadline = time.monotonic() + timeout
-    while True:
-        found = read()
-        if holds(found):
-            return found
-        assert time.monotonic() < deadline, f"still not so after {timeout} s: {json.dumps(found)[:6000]}"
-        time.sleep(0.1)
 
 
 @pytest.fixture

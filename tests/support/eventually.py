@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -27,6 +28,17 @@ async def memory_plane(features: Features | None = None) -> AsyncIterator[Client
     finally:
         await client.close()
         await server.close()
+
+
+def until(
+    read: Callable[[], T | None], holds: Callable[[T], object] = bool, *, timeout: float = 90.0, pause: float = 0.1
+) -> T:
+    """:func:`eventually` for tests that wait for programs; None is never what they wait for."""
+    deadline = time.monotonic() + timeout
+    while (state := read()) is None or not holds(state):
+        assert time.monotonic() < deadline, f"still not so after {timeout} s: {str(state)[:6000]}"
+        time.sleep(pause)
+    return state
 
 
 async def eventually(
