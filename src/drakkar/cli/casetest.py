@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,27 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Run all cases below the given paths; 1 when an expectation was missed."""
     folders = [folder for path in args.paths for folder in _cases(Path(path))]
-    return asyncio.run(_run(folders, args))
+    return asyncio.run(_until_told(folders, args))
+
+
+async def _until_told(folders: list[Path], args: argparse.Namespace) -> int:
+    """The cases, cut short by SIGTERM as by Ctrl-C: what the case has created is deleted. Then it is 128 + 15."""
+    work = asyncio.ensure_future(_run(folders, args))
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        told = True
+        work.cancel()
+
+    with contextlib.suppress(NotImplementedError):  # There is no such signal on Windows.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        return 128 + signal.SIGTERM
 
 
 def _cases(path: Path) -> list[Path]:
