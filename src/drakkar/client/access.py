@@ -29,6 +29,7 @@ _FORM = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
+_NAME = re.compile(r'\S+ "(?P<name>[^"]+)" is forbidden: User')
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Access:
     resource: str
     namespace: str = ""
     user: str = ""
+    #: Of the object that was asked for, where the server says it.
+    name: str = ""
 
     @property
     def rule(self) -> str:
@@ -56,7 +59,11 @@ def missing_right(error: ApiError) -> Access | None:
     found = _FORM.search(str(error)) if error.code in (403, 422) else None
     if found is None:
         return None
-    return Access(found["verb"], found["group"], found["resource"], found["namespace"] or "", found["user"])
+    named = _NAME.match(str(error))
+    return Access(
+        *(found["verb"], found["group"], found["resource"], found["namespace"] or "", found["user"]),
+        name=named["name"] if named is not None else "",
+    )
 
 
 @dataclass(slots=True)
@@ -127,10 +134,19 @@ class Rights:
 
     def describe(self, right: Access) -> str:
         """One sentence: what is not allowed, and what has to be added where."""
-        # The leases that replicas elect by are the one thing that parts have a right to in one namespace only.
-        kind = "Role" if right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE else "ClusterRole"
+        # The lease that replicas elect by and where the guard's Service leads are all that parts have a right to in
+        # one namespace only.
+        guard = right.resource == "endpointslices"
+        kind = (
+            "Role"
+            if guard or (right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE)
+            else "ClusterRole"
+        )
         where = f" in namespace {right.namespace}" if kind == "Role" and right.namespace else ""
         name = right.user.rpartition(":")[2] if right.user.startswith("system:serviceaccount:") else self._role
+        if guard and right.name:
+            # That role has the name of the Service.
+            name = right.name
         role = f"the {kind} {name}{where}" if name else f"a {kind}{where}"
         return (
             f"not allowed to {right}: {role} needs the rule {right.rule} for user {right.user}; "

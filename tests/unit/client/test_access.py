@@ -11,7 +11,7 @@ import pytest
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import LEASE, POD
 from drakkar.client import Client, MemoryTransport
-from drakkar.client.access import FORGET, REMIND, Access, missing_right
+from drakkar.client.access import FORGET, REMIND, Access, Rights, missing_right
 from tests.unit.client.fakeserver import FakeServer, failure
 from tests.unit.client.test_client import Instant
 
@@ -36,11 +36,21 @@ def error(code: int, message: str) -> ApiError:
 
 def test_only_missing_rights_are_taken_for_such() -> None:
     assert missing_right(error(403, BINDING)) == Access(
-        "create", "", "pods/binding", "default", "system:serviceaccount:x:y"
+        "create", "", "pods/binding", "default", "system:serviceaccount:x:y", "a"
     )
     assert missing_right(error(422, CLAIM)) == Access("patch", "resource.k8s.io", "resourceclaims/binding", user="u")
     assert missing_right(error(403, 'pods "a" is forbidden: exceeded quota: q, requested: pods=1')) is None
     assert missing_right(error(500, BINDING)) is None
+
+
+def test_the_guards_right_stands_in_a_role_with_the_name_of_its_service() -> None:
+    said = (
+        'endpointslices.discovery.k8s.io "drakkar-guard" is forbidden: User "system:serviceaccount:x:y" '
+        'cannot patch resource "endpointslices" in API group "discovery.k8s.io" in the namespace "x"'
+    )
+    right = missing_right(error(403, said))
+    assert right is not None
+    assert "the Role drakkar-guard in namespace x needs the rule" in Rights(Instant()).describe(right)
 
 
 def test_a_right_is_named_with_its_rule_until_it_is_there(caplog: pytest.LogCaptureFixture) -> None:
