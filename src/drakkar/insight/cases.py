@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from drakkar.api import kinds, names, objects
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.groups import group_of
 from drakkar.api.kinds import Kind
 from drakkar.api.manifests import parse_objects
 from drakkar.api.meta import Object
+from drakkar.api.resource import v1
+from drakkar.api.resource.strategy import lost_fields
 from drakkar.client import Client
 from drakkar.insight.dump import DUMPED, read
 from drakkar.insight.expectation import read_expectation
@@ -160,9 +164,17 @@ class _Run:
         body = roomy(obj) if kind is kinds.NODE else obj
         namespace = obj["metadata"].get("namespace", "default") if kind.namespaced else None
         try:
-            await self.client.create(kind, body, namespace=namespace)
+            stored = await self.client.create(kind, body, namespace=namespace)
         except ApiError as error:
             self.errors[(obj["kind"], obj["metadata"]["name"])] = error
+            return
+        if obj["apiVersion"] == v1.API_VERSION:
+            lost = lost_fields(obj, msgspec.to_builtins(stored))
+            # Whatever comes out then says nothing about the case.
+            self.misses += [
+                f"{obj['kind']} {obj['metadata']['name']}: this server drops {field} (feature gate {gates} is off)"
+                for field, gates in lost.items()
+            ]
 
     async def settle(self, pod: Object) -> None:
         """Until the pod has a node, or the scheduler has said why not and would say so again; not while it is gated."""

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from drakkar.api.errors import UsageError
+from drakkar.api.features import Features
 from drakkar.cli.plane import case_plane
 from drakkar.insight import cases
 from drakkar.insight.cases import CaseResult, run_case
+from tests.support.eventually import memory_plane
 from tests.support.shared import shared_path
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
@@ -121,6 +123,26 @@ def test_an_object_that_is_refused_unexpectedly_is_a_miss(tmp_path: Path):
     bad = {**pod("bad", 1), "spec": {"containers": []}}
     (miss,) = case(tmp_path, {}, bad).misses
     assert miss.startswith("Pod bad: refused:")
+
+
+def test_what_the_server_drops_is_named_first():
+    """Then nothing that comes out says anything about the case."""
+    taints = [{"key": "k", "effect": "NoSchedule"}]
+    published = {**SLICE, "spec": {**SLICE["spec"], "devices": [{"name": "x", "taints": taints}]}}
+    named = {**CLASS, "spec": {"extendedResourceName": "example.com/x"}}
+    tolerant = template(1)
+    tolerant["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
+
+    async def story() -> list[str]:
+        gates = dict.fromkeys(("DRADeviceTaints", "DRADeviceTaintRules", "DRAExtendedResource"), False)
+        async with memory_plane(Features.drakkar().with_(gates)) as client:
+            return (await cases.play(cases.Case("c", [NODE, named, published], [tolerant], {}), client)).misses
+
+    assert asyncio.run(story()) == [
+        "DeviceClass c: this server drops extendedResourceName (feature gate DRAExtendedResource is off)",
+        "ResourceSlice s: this server drops taints (feature gate DRADeviceTaints is off)",
+        "ResourceClaimTemplate take-1: this server drops tolerations (feature gate DRADeviceTaints is off)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ Source: spec/api.md 1.2, 3.7, 5.2 and 6.1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -166,6 +166,12 @@ _STATUS_PARTS: Final = (
     _Part(("DRAOptionalNodeOperations",), _result_fields("skipNodeOperations")),
 )
 _CLASS_PARTS: Final = (_Part(("DRAExtendedResource",), _spec_fields("extendedResourceName")),)
+_PARTS_OF: Final[Mapping[str, tuple[_Part, ...]]] = {
+    "ResourceSlice": _SLICE_PARTS,
+    "ResourceClaim": (*_CLAIM_PARTS, *_STATUS_PARTS),
+    "ResourceClaimTemplate": _CLAIM_PARTS,
+    "DeviceClass": _CLASS_PARTS,
+}
 
 
 def _closed(parts: Iterable[_Part], old: Object | None, features: Features) -> Iterable[tuple[_Part, str]]:
@@ -206,10 +212,11 @@ def _dropped(
 def lost_fields(sent: Object, stored: Object) -> dict[str, str]:
     """Fields of features that were sent and not stored, each with the gates that let a server keep it.
 
-    For clients: ``stored`` is what the server answered to ``sent``, both a slice or both a claim in the hub version.
+    For clients: ``stored`` is what the server answered to ``sent``, two objects of one kind in the hub version. Without
+    a kind they are slices, or only the status of claims.
     """
     lost: dict[str, str] = {}
-    for part in (*_SLICE_PARTS, *_STATUS_PARTS):
+    for part in _PARTS_OF.get(sent.get("kind", ""), (*_SLICE_PARTS, *_STATUS_PARTS)):
         counts = [
             Counter(field for holder, field in part.places(obj) if holder.get(field) is not None)
             for obj in (sent, stored)
