@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guard import guarded
+
 #: Lowest port that is handed out; below are those of well-known services.
 _LOWEST = 15000
 
@@ -72,6 +74,7 @@ class Etcd:
         """Start and wait until it accepts connections."""
         with (self.folder / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+        guarded(self.process.pid)
         deadline = time.monotonic() + timeout
         while True:
             with closing(socket.socket()) as probe:

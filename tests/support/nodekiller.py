@@ -34,6 +34,7 @@ from drakkar.plugin import failpoints
 from tests.support.agents import NODE, Cluster, cluster, end_containers
 from tests.support.drivermain import Ledger
 from tests.support.eventually import eventually
+from tests.support.guard import guarded
 from tests.support.shared import ROOT
 
 #: Drivers by their kind (`tests.support.drivermain`): the driver's name.
@@ -284,6 +285,7 @@ class Run:
         with (self.folder / f"{who}.log").open("ab") as log:
             command = (sys.executable, "-m", module, *words)
             process = await asyncio.create_subprocess_exec(*command, env=env, cwd=ROOT, stderr=log)
+        guarded(process.pid)
         self.started[who] = process
         return process
 

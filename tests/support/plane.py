@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.guard import guarded
+
 #: Settings of the demo: heartbeat 0.25 s, lease 1 s, NotReady after 4 s.
 FAST = ("--lease-duration", "1", "--lease-period", "0.25", "--node-grace", "4")
 
@@ -74,6 +76,7 @@ class Up:
             text=True,
             start_new_session=True,
         )
+        guarded(self.process.pid)
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[str]) -> None:
@@ -117,6 +120,7 @@ class Part:
     def __init__(self, *arguments: str, program: Sequence[str] = ("-m", "drakkar.cli")):
         command = [sys.executable, *program, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        guarded(self.process.pid)
         self.lines: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
 

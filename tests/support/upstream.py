@@ -20,6 +20,7 @@ from types import TracebackType
 
 import yaml
 
+from tests.support.guard import guarded
 from tests.support.kubectl import absent, cache_folder
 from tests.support.shared import ROOT
 
@@ -135,6 +136,7 @@ class Component:
             self.process = subprocess.Popen(
                 self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+        guarded(self.process.pid)
         return self
 
     def __exit__(
