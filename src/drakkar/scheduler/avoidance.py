@@ -7,12 +7,13 @@ when its time is up, or when its driver has published its pool anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from drakkar.api.meta import ObjectMeta
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory import Inventory
-from drakkar.scheduler.taints import DeviceId
+from drakkar.scheduler.binding import reported
+from drakkar.scheduler.publisheddevices import DeviceId
 
 #: Key of the taint.
 UNBINDABLE = "drakkar.dev/unbindable"
@@ -53,28 +54,20 @@ class Avoided:
         self._inventory.remove_taint_rule(_name(device))
         return True
 
-    def published(self, driver: str, pool: str) -> list[DeviceId]:
-        """The driver has written the pool anew: what was known of its devices is void. Answers those admitted again."""
+    def published(self, driver: str, pool: str) -> None:
+        """The driver has written the pool anew: what was known of its devices is void."""
         for device in [known for known in self._failures if known[:2] == (driver, pool)]:
             del self._failures[device]
-        return [device for device in [*self._now] if device[:2] == (driver, pool) and self.admit(device)]
+        for device in [known for known in self._now if known[:2] == (driver, pool)]:
+            self.admit(device)
 
 
 def unprepared(claim: resource.ResourceClaim) -> Iterator[DeviceId]:
     """The devices of a claim whose binding conditions are not all fulfilled."""
-    reported = {
-        (entry.driver, entry.pool, entry.device): entry.conditions or () for entry in claim.status.devices or ()
-    }
-    allocation = claim.status.allocation
-    for result in (allocation.devices.results or ()) if allocation is not None else ():
-        true = _true(reported.get((result.driver, result.pool, result.device), ()))
+    for result, true in reported(claim):
         failed = any(condition in true for condition in result.bindingFailureConditions or ())
         if failed or any(condition not in true for condition in result.bindingConditions or ()):
             yield DeviceId(result.driver, result.pool, result.device)
-
-
-def _true(conditions: Iterable[resource.Condition]) -> set[str]:
-    return {condition.type for condition in conditions if condition.status == "True"}
 
 
 def _name(device: DeviceId) -> str:

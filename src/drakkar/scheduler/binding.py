@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from drakkar.api.objects import name_of
@@ -20,21 +21,21 @@ class Binding(Enum):
     FAILED = "failed"
 
 
+def reported(claim: resource.ResourceClaim) -> Iterator[tuple[resource.DeviceRequestAllocationResult, set[str]]]:
+    """Each device of the claim, with the conditions that its driver says are fulfilled."""
+    said = {(entry.driver, entry.pool, entry.device): entry.conditions or () for entry in claim.status.devices or ()}
+    allocation = claim.status.allocation
+    for result in (allocation.devices.results or ()) if allocation is not None else ():
+        conditions = said.get((result.driver, result.pool, result.device), ())
+        yield result, {condition.type for condition in conditions if condition.status == "True"}
+
+
 def binding_state(claim: resource.ResourceClaim, now: float, timeout: float = BINDING_TIMEOUT) -> tuple[Binding, str]:
     """The state at Unix time ``now``, and what is missing or went wrong; ``timeout`` counts from the allocation."""
-    allocation = claim.status.allocation
-    reported = {
-        (entry.driver, entry.pool, entry.device): entry.conditions or () for entry in claim.status.devices or ()
-    }
     missing = ""
-    for result in (allocation.devices.results or ()) if allocation else ():
+    for result, true in reported(claim):
         if not result.bindingConditions:
             continue
-        true = {
-            condition.type
-            for condition in reported.get((result.driver, result.pool, result.device), ())
-            if condition.status == "True"
-        }
         for failure in result.bindingFailureConditions or ():
             if failure in true:
                 return Binding.FAILED, f"device {result.device} of claim {name_of(claim)} reports {failure}"

@@ -23,7 +23,7 @@ from drakkar.api.quantity import Quantity
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, children
 from drakkar.scheduler.pods import PodView, amount
-from drakkar.scheduler.taints import DeviceId
+from drakkar.scheduler.publisheddevices import DeviceId, PublishedDevices
 
 #: A claim and the devices it has, or is to get.
 Held = tuple[resource.ResourceClaim, resource.AllocationResult]
@@ -35,49 +35,28 @@ class Tariffs:
     """Devices with the field, by identity; all others cost nothing. The newest generation of a pool counts."""
 
     def __init__(self) -> None:
-        #: (driver, pool) → slice → (generation, device → device)
-        self._pools: dict[tuple[str, str], dict[str, tuple[int, dict[str, resource.Device]]]] = {}
-        self._where: dict[str, tuple[str, str]] = {}
-        #: Slices with such devices: while there are none, nobody pays for the question.
-        self._priced: set[str] = set()
+        self._published = PublishedDevices[resource.Device]()
 
     def set_slice(self, item: resource.ResourceSlice) -> None:
         """Takes over a slice, new or changed."""
-        self.remove_slice(item.metadata.name)
-        spec = item.spec
-        priced = {device.name: device for device in spec.devices or () if device.nodeAllocatableResources}
-        if priced:
-            self._priced.add(item.metadata.name)
-        where = self._where[item.metadata.name] = (spec.driver, spec.pool.name)
-        self._pools.setdefault(where, {})[item.metadata.name] = (spec.pool.generation, priced)
+        priced = {device.name: device for device in item.spec.devices or () if device.nodeAllocatableResources}
+        self._published.set_slice(item, priced)
 
     def remove_slice(self, name: str) -> None:
         """Forgets a slice."""
-        where = self._where.pop(name, None)
-        self._priced.discard(name)
-        if where is not None:
-            del self._pools[where][name]
-            if not self._pools[where]:
-                del self._pools[where]
+        self._published.remove_slice(name)
 
     def __bool__(self) -> bool:
         """Whether any device costs anything."""
-        return bool(self._priced)
+        return bool(self._published)
 
     def of(self, device: DeviceId) -> resource.Device | None:
         """The device, if it costs anything."""
-        slices = self._pools.get((device.driver, device.pool))
-        if not slices:
-            return None
-        newest = max(generation for generation, _ in slices.values())
-        for generation, priced in slices.values():
-            if generation == newest and device.device in priced:
-                return priced[device.device]
-        return None
+        return next(self._published.of(device), None)
 
     def mapped(self, claim: resource.ResourceClaim) -> str | None:
         """Name of a mapped device that the claim holds, if it holds one."""
-        allocation = claim.status.allocation if self._priced else None
+        allocation = claim.status.allocation if self._published else None
         for result in (allocation.devices.results or ()) if allocation else ():
             device = self.of(DeviceId(result.driver, result.pool, result.device))
             if device is not None and any(entry.mapping for entry in (device.nodeAllocatableResources or {}).values()):
@@ -90,7 +69,7 @@ class Tariffs:
         ``containers`` adds users of a claim that are not named in the pod's spec: claim → names.
         """
         costs: list[tuple[resource.ResourceClaim, ClaimCost]] = []
-        for claim, allocation in held if self._priced else ():
+        for claim, allocation in held if self._published else ():
             cost = ClaimCost(tuple(containers.get(name_of(claim)) or users_of(pod.obj, name_of(claim))))
             for result in allocation.devices.results or ():
                 if result.adminAccess:

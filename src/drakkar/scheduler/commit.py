@@ -431,6 +431,7 @@ class Committer:
         raise AssertionError("unreachable")
 
     async def pod_now(self, pod: PodView) -> dict[str, Any] | None:
+        """The pod as the server has it; None when it is gone. Raises ApiError, Unreachable."""
         try:
             fresh = await self._client.get(POD, pod.name, pod.namespace)
         except ApiError as error:

@@ -183,7 +183,7 @@ class _Attempt:
         self.wanted = [claim for claim in claims if claim.status.allocation is None]
         self.limited = [(claim, limit) for claim in claims if (limit := pods_per_node(claim)) is not None]
         #: Extended resources that a class stands behind, and those of them that become a claim on the nodes just tried.
-        self.classes = {name: found for name in pod.requests if (found := cluster.extended.behind(name)) is not None}
+        self.classes = cluster.extended.serving(pod.requests)
         self.missing: frozenset[str] = frozenset()
         #: A claim for extended resources that an earlier attempt made and that still serves.
         self.kept: resource.ResourceClaim | None = None

@@ -92,7 +92,7 @@ def kind_of(cluster: Cluster, pod: PodView) -> Kind | None:
     spec = pod.obj["spec"]
     if cluster.tariffs or pod.group or any(map(_binds, spec.get("volumes") or ())):
         return None
-    if any(cluster.extended.behind(name) is not None for name in pod.requests):
+    if cluster.extended.serving(pod.requests):
         return None
     claims = claims_of(cluster, pod)
     if isinstance(claims, Obstacle) or not all(_lone(cluster, claim, pod) for claim in claims):

@@ -7,7 +7,7 @@ for the pod. Which requests of which containers the claim serves is written in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,10 @@ class ExtendedClasses:
         """Forgets a class."""
         if self._classes.pop(name, None) is not None:
             self._explicit = None
+
+    def serving(self, resources: Iterable[str]) -> dict[str, str]:
+        """Those of the resources that a class serves, with its name."""
+        return {name: found for name in resources if (found := self.behind(name)) is not None}
 
     def behind(self, name: str) -> str | None:
         """Name of the class that serves the resource, if one does."""

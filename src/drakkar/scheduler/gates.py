@@ -6,8 +6,8 @@ Pure rules of gate mode (design.md 6, spec/groups.md 3.6); `drakkar.scheduler.ga
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from drakkar.api.meta import Object
 from drakkar.api.names import (
@@ -32,6 +32,7 @@ from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.nodes import unfit
 from drakkar.scheduler.pods import PodView
+from drakkar.scheduler.terms import REQUIRED
 
 #: Seconds for which what may pass by itself (a taint, a lack of room) has to last before a pod counts as lost
 #: (spec/groups.md 3.6).
@@ -41,8 +42,6 @@ LONGEST_PATIENCE = 600.0
 
 #: What pods of one owner lose within this many seconds is one loss.
 TOGETHER = 1.0
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def is_gated(pod: Object) -> bool:
@@ -69,7 +68,7 @@ def lifted_node(pod: Object) -> str:
 
 
 def _terms(pod: Object) -> list[Object]:
-    return children(pod, "spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    return children(pod, "spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
 
 
 def _here(node: str) -> Object:
@@ -99,7 +98,7 @@ def lifting(pod: Object, node: str) -> Object:
             "resourceVersion": resource_version_of(pod),
             "annotations": {ALLOCATED_NODE: node},
         },
-        "spec": {"schedulingGates": gates or None, "affinity": {"nodeAffinity": {_REQUIRED: required}}},
+        "spec": {"schedulingGates": gates or None, "affinity": {"nodeAffinity": {REQUIRED: required}}},
     }
 
 
@@ -194,7 +193,7 @@ def cure(loss: Loss, pod: Object) -> str:
     )
 
 
-def extended_obstacle(resources: Any) -> str:
+def extended_obstacle(resources: Iterable[str]) -> str:
     """Why a gated pod waits whose extended resources would need a claim (spec/scheduling.md 10.3)."""
     names = ", ".join(sorted(resources))
     return (

@@ -154,7 +154,7 @@ class GateScheduler(Scheduler):
     def _decide(self, pod: PodView, trail: Trail) -> tuple[Kind | None, Placement | Pending | None]:
         kind, decision = super()._decide(pod, trail)
         if is_gated(pod.obj) and isinstance(decision, Placement) and decision.extended is not None:
-            named = [name for name in pod.requests if self.cluster.extended.behind(name) is not None]
+            named = self.cluster.extended.serving(pod.requests)
             trail.names = ()
             return None, Pending("extended-resources", extended_obstacle(named), causes=frozenset({Cause.NODE}))
         return kind, decision

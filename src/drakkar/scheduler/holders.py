@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from drakkar.api.resource import v1 as resource
 from drakkar.inventory.devices import amount
 from drakkar.inventory.pools import Base, bits
-from drakkar.scheduler.taints import DeviceId
+from drakkar.scheduler.publisheddevices import DeviceId
 
 #: Finds the devices of a pool (driver, pool name), as they are published now.
 BaseOf = Callable[[tuple[str, str]], Base | None]

@@ -22,7 +22,7 @@ from drakkar.api.objects import (
 )
 from drakkar.api.quantity import Quantity
 from drakkar.api.tree import at, child, children
-from drakkar.scheduler.terms import SpreadConstraint, Term, preferred_terms, required_terms
+from drakkar.scheduler.terms import PREFERRED, REQUIRED, SpreadConstraint, Term, preferred_terms, required_terms
 
 #: Upper limit of ``reservedFor`` (spec/api.md).
 MOST_CONSUMERS = 256
@@ -84,8 +84,8 @@ class PodView:
             requests={name: value for name, q in pod_requests(pod).items() if (value := amount(name, q))},
             ports=_host_ports(spec),
             node_selector=child(spec, "nodeSelector"),
-            required_affinity=at(affinity, "requiredDuringSchedulingIgnoredDuringExecution"),
-            preferred_affinity=tuple(children(affinity, "preferredDuringSchedulingIgnoredDuringExecution")),
+            required_affinity=at(affinity, REQUIRED),
+            preferred_affinity=tuple(children(affinity, PREFERRED)),
             tolerations=tuple(children(spec, "tolerations")),
             labels=labels,
             deleting=is_deleting(pod),

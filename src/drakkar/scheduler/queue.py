@@ -11,7 +11,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from drakkar.api.clock import Clock
@@ -45,7 +45,7 @@ class _Entry:
     claims: frozenset[str] = frozenset()
     #: Whose devices could help; None when anybody's.
     drivers: frozenset[str] | None = None
-    woken: bool = field(default=False)
+    woken: bool = False
 
 
 class SchedulingQueue:

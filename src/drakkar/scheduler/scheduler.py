@@ -63,9 +63,9 @@ from drakkar.scheduler.groups import group_obstacle
 from drakkar.scheduler.guard import Guard
 from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
+from drakkar.scheduler.publisheddevices import DeviceId
 from drakkar.scheduler.queue import SchedulingQueue
 from drakkar.scheduler.refusal import Cause
-from drakkar.scheduler.taints import DeviceId
 from drakkar.scheduler.writers import Writers
 
 logger = logging.getLogger(__name__)
