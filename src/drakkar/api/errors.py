@@ -50,6 +50,12 @@ class ApiError(DrakkarError):
         """Machine-readable reason, for example ``Conflict``; empty when the server gave none."""
         return str(self.status.get("reason", ""))
 
+    @property
+    def is_unknown_kind(self) -> bool:
+        """Whether the server does not know the resource at all; a single object that is missing is named."""
+        details: dict[str, Any] = self.status.get("details") or {}
+        return self.code == 404 and not details.get("name")
+
 
 class FieldError(Struct, frozen=True, kw_only=True):
     """One fault of an object: ``type`` is the cause of ``metav1.Status`` (``FieldValueInvalid`` ...)."""

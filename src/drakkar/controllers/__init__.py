@@ -82,7 +82,12 @@ CONTROLLERS: dict[str, Factory] = {
     ),
     "nodeeviction": lambda client, clock, s: NodeEviction(clock),
     "node-loss": lambda client, clock, s: NodeLoss(
-        client, clock, grace=s.node_grace, lease_period=s.lease_period, by_silence=bool(s.loss_by_silence)
+        client,
+        clock,
+        grace=s.node_grace,
+        lease_period=s.lease_period,
+        by_silence=bool(s.loss_by_silence),
+        rules=s.device_taint_rules,
     ),
     "podgroups": lambda client, clock, s: PodGroups(),
     "replicasets": lambda client, clock, s: ReplicaSets(client, clock),

@@ -13,6 +13,8 @@ may only be registering again.
 On a real cluster silence alone is not taken for loss unless ``by_silence`` is asked for
 (design.md, node loss). And it takes two: our own ear, and the node life cycle controller's verdict that
 the node is not ready, whoever's controller that is.
+
+What becomes of the claims of such pods is looked after by `drakkar.controllers.hostloss`, with the same idea of loss.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from drakkar.client.cache import Caches
 from drakkar.client.writes import After, Delete, Write
 from drakkar.controllers.common import BY_NODE, Queue, Reader, disruption_patch, live, node_index
 from drakkar.controllers.heartbeats import Heartbeats
+from drakkar.controllers.hostloss import HostLoss
 
 LOST = "the node was lost while the pod was being deleted"
 OUT_OF_SERVICE = "the node is out of service"
@@ -45,7 +48,10 @@ NO_NODE = "the node of the pod no longer exists"
 
 
 class NodeLoss:
-    """Keys are ``pod:ns/name`` and ``node:name``; ``grace`` and ``lease_period`` in seconds."""
+    """Keys are ``pod:ns/name``, ``node:name``, and those of `HostLoss`; ``grace`` and ``lease_period`` in seconds.
+
+    ``rules``: whether there are DeviceTaintRules to write.
+    """
 
     name = "node-loss"
 
@@ -58,6 +64,7 @@ class NodeLoss:
         lease_period: float = 10.0,
         by_silence: bool = True,
         orphan_grace: float | None = None,
+        rules: bool = True,
     ):
         self._reader = reader
         self._clock = clock
@@ -66,6 +73,7 @@ class NodeLoss:
         self._heartbeats = Heartbeats(reader, clock, grace=grace, lease_period=lease_period)
         #: Node that is missing -> since when.
         self._missing: dict[str, float] = {}
+        self._hosts = HostLoss(reader, clock, self._loss, settle=grace / 2, rules=rules)
 
     def setup(self, caches: Caches, queue: Queue) -> None:
         """Subscribes to pods, nodes and leases."""
@@ -75,6 +83,7 @@ class NodeLoss:
         if self._by_silence:
             self._heartbeats.setup(caches)
             self._heartbeats.on_return(lambda node: queue.add(f"node:{node}"))
+        self._hosts.setup(caches, queue)
 
         def pod_changed(event: str, old: Object | None, new: Object | None) -> None:
             if new is None or event == "DELETED":
@@ -93,6 +102,8 @@ class NodeLoss:
                     queue.add(f"pod:{key_of(pod)}")
             if self._by_silence and not gone and (old is None or _is_ready(old) != _is_ready(node)):
                 queue.add(f"node:{name_of(node)}")
+            if gone or old is None or _state(old) != _state(node):
+                self._hosts.node_changed(node)
 
         self._pods.subscribe(pod_changed)
         self._nodes.subscribe(node_changed)
@@ -102,6 +113,10 @@ class NodeLoss:
         what, _, where = key.partition(":")
         if what == "node":
             return await self._reconcile_node(where)
+        if what == "claim":
+            return await self._hosts.reconcile_claim(where)
+        if what == "rule":
+            return await self._hosts.reconcile_rule(where)
         pod = self._pods.get(*split_key(where))
         if pod is None:
             return []
@@ -137,17 +152,34 @@ class NodeLoss:
         for pod in self._pods.by(BY_NODE, node):
             if is_deleting(pod):
                 self._queue.add(f"pod:{key_of(pod)}")
+        self._hosts.node_changed(found)
         return []
 
-    async def _without_node(self, pod: Object, node_name: str) -> list[Write]:
+    async def _loss(self, node_name: str) -> float | None:
+        """Seconds until the node is lost unless it is heard of before, 0 or less: it is lost; None: it is not."""
+        node = self._nodes.get("", node_name)
+        if node is None:
+            return await self._absence(node_name)
+        if _out_of_service(node):
+            return 0.0
+        if not self._by_silence or _is_ready(node):
+            return None
+        return await self._heartbeats.silence(node_name)
+
+    async def _absence(self, node_name: str) -> float | None:
+        """As :meth:`_loss`, of a node that is not in the cache."""
         now = self._clock.monotonic()
         rest = self._missing.setdefault(node_name, now) + self._orphan_grace - now
-        if rest > 0:
-            return [After(rest)]
-        if await live(self._reader, NODE, "", node_name) is not None:
+        if rest <= 0 and await live(self._reader, NODE, "", node_name) is not None:
             self._missing.pop(node_name, None)
+            return None
+        return rest
+
+    async def _without_node(self, pod: Object, node_name: str) -> list[Write]:
+        rest = await self._absence(node_name)
+        if rest is None:
             return []
-        return self._let_go(pod, NO_NODE)
+        return [After(rest)] if rest > 0 else self._let_go(pod, NO_NODE)
 
     def _let_go(self, pod: Object, why: str) -> list[Write]:
         if is_deleting(pod) and pod_is_done(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0:
@@ -162,6 +194,11 @@ class NodeLoss:
 
 def _is_ready(node: Object) -> bool:
     return condition_is(node, names.NODE_READY)
+
+
+def _state(node: Object) -> tuple[bool, bool]:
+    """What of a node decides whether it is lost; heartbeats leave it as it is."""
+    return _is_ready(node), _out_of_service(node)
 
 
 def _out_of_service(node: Object) -> bool:

@@ -39,6 +39,7 @@ from drakkar.client.clock import parse_timestamp, timestamp
 from drakkar.client.writes import After, Delete, Patch, Record, Write
 from drakkar.controllers.common import Queue, disruption_patch
 from drakkar.controllers.podgroups import BY_GROUP, POD_GROUP, group_index
+from drakkar.controllers.reach import selects
 
 BY_DEVICE = "tainteviction/device"
 BY_RESERVED = "tainteviction/reserved"
@@ -372,13 +373,13 @@ class TaintEviction:
             1
             for slice_ in self._newest_slices()
             for device in slice_.spec.devices or ()
-            if _names(rule.spec.deviceSelector, slice_.spec.driver, slice_.spec.pool.name, device.name)
+            if selects(rule.spec.deviceSelector, slice_.spec.driver, slice_.spec.pool.name, device.name)
         )
         allocated = {
             (result.driver, result.pool, result.device)
             for claim in self._selected_claims(rule.spec.deviceSelector)
             for result in _results(claim)
-            if _names(rule.spec.deviceSelector, result.driver, result.pool, result.device)
+            if selects(rule.spec.deviceSelector, result.driver, result.pool, result.device)
         }
         message = (
             f"{published} published {_plural(published, 'device', 'devices')} selected. "
@@ -443,15 +444,8 @@ def _tainted_devices(slice_: ResourceSlice) -> dict[str, tuple[DeviceTaint, ...]
     }
 
 
-def _names(selector: DeviceTaintSelector | None, driver: str, pool: str, device: str) -> bool:
-    """Whether the selector means the device; no selector means none, an empty one all."""
-    return selector is not None and (
-        selector.driver in (None, driver) and selector.pool in (None, pool) and selector.device in (None, device)
-    )
-
-
 def _selects(selector: DeviceTaintSelector, result: DeviceRequestAllocationResult) -> bool:
-    return _names(selector, result.driver, result.pool, result.device)
+    return selects(selector, result.driver, result.pool, result.device)
 
 
 def _eviction_condition(rule: DeviceTaintRule, generation: int) -> Condition | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drakkar.api.kinds import JOB, LEASE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
+from drakkar.api.kinds import DEVICETAINTRULE, JOB, LEASE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Delete
 from drakkar.controllers.claims import Claims
@@ -28,10 +28,12 @@ HOSTS = [f"host-{number:02}" for number in range(16)]
 #: 4x4 slices of four hosts each.
 SLICES = {f"slice-{number}": HOSTS[4 * number : 4 * number + 4] for number in range(4)}
 RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-SHORT = [
-    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-]
+
+
+def tolerations(seconds: int) -> list[dict[str, Any]]:
+    """How long the pods stay on a node that is not heard of."""
+    common = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+    return [{"key": f"node.kubernetes.io/{why}", **common} for why in ("unreachable", "not-ready")]
 
 
 def build(world: World) -> list[Any]:
@@ -49,21 +51,27 @@ def build(world: World) -> list[Any]:
 
 
 class Fleet(World):
-    """16 hosts, one claim for 16 chips, one job of 4 pods, and the parts around the controllers."""
+    """16 hosts, one claim for 16 chips, one job of 4 pods, and the parts around the controllers.
 
-    def __init__(self, **spec: Any) -> None:
+    ``taints``: whether the driver taints slices that have lost a host.
+    """
+
+    def __init__(self, *, taints: bool = True, **spec: Any) -> None:
         super().__init__(Clock())
+        self.taints = taints
         self.dead: set[str] = set()
         for host in HOSTS:
             self.create(NODE, node(host))
             self.create(LEASE, lease(host))
-        devices = [{"name": name} for name in SLICES]
         pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
-        body = {"driver": "drv", "pool": pool, "allNodes": True, "devices": devices}
+        body = {"driver": "drv", "pool": pool, "perDeviceNodeSelection": True, "devices": self._devices(set())}
         self.create(RESOURCESLICE, {"metadata": {"name": "s"}, "spec": body})
         self.create(RESOURCECLAIM, claim("chips"))
         template = job()["spec"]["template"]
-        template["spec"] |= {"resourceClaims": [{"name": "chips", "resourceClaimName": "chips"}], "tolerations": SHORT}
+        template["spec"] |= {
+            "resourceClaims": [{"name": "chips", "resourceClaimName": "chips"}],
+            "tolerations": tolerations(300 if taints else 20),
+        }
         self.create(JOB, job(completionMode="Indexed", parallelism=4, completions=4, template=template, **spec))
 
     def step(self) -> bool:
@@ -86,18 +94,23 @@ class Fleet(World):
             for host in HOSTS
             if any(t["key"].endswith("unreachable") for t in self.read(NODE, host)["spec"].get("taints") or ())
         }
-        devices = []
+        devices = self._devices(bad if self.taints else set())
+        if devices != self.read(RESOURCESLICE, "s", "")["spec"]["devices"]:
+            self.update(RESOURCESLICE, "s", "", lambda s: s["spec"].update(devices=devices))
+
+    def _devices(self, bad: set[str]) -> list[dict[str, Any]]:
+        devices: list[dict[str, Any]] = []
         for name, hosts in SLICES.items():
-            device: dict[str, Any] = {"name": name}
+            device: dict[str, Any] = {"name": name, "nodeSelector": _on(hosts)}
             if bad & set(hosts):
                 key = "tpu.drakkar.dev/host-unreachable"
                 device["taints"] = [{"key": key, "effect": "NoExecute", "timeAdded": timestamp(self.clock.now)}]
             devices.append(device)
-        if devices != self.read(RESOURCESLICE, "s", "")["spec"]["devices"]:
-            self.update(RESOURCESLICE, "s", "", lambda s: s["spec"].update(devices=devices))
+        return devices
 
     def _scheduler(self) -> None:
         tainted = {d["name"] for d in self.read(RESOURCESLICE, "s", "")["spec"]["devices"] if d.get("taints")}
+        tainted |= {rule["spec"]["deviceSelector"]["device"] for rule in self.all(DEVICETAINTRULE)}
         for pod in self.all(POD):
             name = pod["metadata"]["name"]
             if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
@@ -112,7 +125,8 @@ class Fleet(World):
             if chosen in tainted:
                 continue
             busy = {other["spec"].get("nodeName") for other in self.all(POD)}
-            host = next((host for host in SLICES[chosen] if host not in busy), None)
+            fit = (host for host in SLICES[chosen] if not self.read(NODE, host)["spec"].get("taints"))
+            host = next((host for host in fit if host not in busy), None)
             if host is None:
                 continue
             consumer = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
@@ -148,19 +162,28 @@ class Fleet(World):
         )
 
 
+def _on(hosts: list[str]) -> dict[str, Any]:
+    wanted = {"key": "metadata.name", "operator": "In", "values": hosts}
+    return {"nodeSelectorTerms": [{"matchFields": [wanted]}]}
+
+
 def _allocate(body: dict[str, Any], device: str) -> None:
     body["metadata"]["finalizers"] = [FINALIZER]
     result = {"request": "r", "driver": "drv", "pool": "pool", "device": device}
-    body["status"] = {"allocation": {"devices": {"results": [result]}}}
+    body["status"] = {"allocation": {"devices": {"results": [result]}, "nodeSelector": _on(SLICES[device])}}
 
 
 POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
 
 
-@pytest.mark.parametrize("spec", [{"podFailurePolicy": POLICY, "backoffLimit": 0}, {}])
+TOLD = {"podFailurePolicy": POLICY, "backoffLimit": 0}
+
+
+@pytest.mark.parametrize(("spec", "taints"), [(TOLD, True), ({}, True), (TOLD, False)])
 @pytest.mark.parametrize("seed", [None, *range(8)])
-def test_a_host_dies_and_the_job_runs_again(seed: int | None, spec: dict[str, Any]) -> None:
-    world = Fleet(**spec)
+def test_a_host_dies_and_the_job_runs_again(seed: int | None, spec: dict[str, Any], taints: bool) -> None:
+    """``taints``: by its driver; of a silent driver's devices the controllers find out by themselves."""
+    world = Fleet(taints=taints, **spec)
     harness = Harness(world, build)
     rng = random.Random(seed)
 
@@ -183,7 +206,7 @@ def test_a_host_dies_and_the_job_runs_again(seed: int | None, spec: dict[str, An
         harness.advance(10, settle)
         world.heartbeat()
         # Each crash may cost one more grace, and some strike in this stretch.
-        assert world.clock.now < died + (61 if seed is None else 600)
+        assert world.clock.now < died + ((61 if taints else 91) if seed is None else 600)
     harness.advance(1, settle)
     chips = world.read(RESOURCECLAIM, "chips")
     (result,) = chips["status"]["allocation"]["devices"]["results"]
@@ -193,6 +216,7 @@ def test_a_host_dies_and_the_job_runs_again(seed: int | None, spec: dict[str, An
     assert state["active"] == state["ready"] == 4
     assert state.get("failed", 0) == (0 if spec else 4)
     assert not any(entry["type"] in ("Failed", "FailureTarget") for entry in state.get("conditions") or ())
+    assert len(world.all(DEVICETAINTRULE)) == (0 if taints else 1)
     # Never were two slices held, nor pods on both.
     for plural, _, new in world.history:
         if plural == "resourceclaims" and new is not None and new["status"].get("reservedFor"):

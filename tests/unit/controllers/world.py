@@ -138,7 +138,7 @@ class World:
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Any:
         found = self.table(kind).get((namespace or "", name))
         if found is None:
-            raise failure(404, "NotFound", f"{kind.plural} {name} not found")
+            raise failure(404, "NotFound", f"{kind.plural} {name} not found", name)
         return self.decode(kind, found)
 
     def read(self, kind: Kind, name: str, namespace: str = "default") -> Any:
@@ -383,8 +383,10 @@ def _finish(result: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a reconciler waited for something that is no read")
 
 
-def failure(code: int, reason: str, message: str) -> ApiError:
-    return ApiError({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})
+def failure(code: int, reason: str, message: str, name: str = "") -> ApiError:
+    """``name`` is that of the object which is missing; a kind that is missing has none."""
+    status = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return ApiError({**status, "details": {"name": name}})
 
 
 def _meta(obj: Any, field: str) -> Any:
