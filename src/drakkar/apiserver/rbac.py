@@ -17,10 +17,9 @@ from typing import Any
 
 from drakkar.api.selectors import FieldSelector, LabelSelector
 from drakkar.api.tree import child, children
-from drakkar.apiserver import status
+from drakkar.apiserver import noderights, status
 from drakkar.apiserver.auth import MASTERS, User
 from drakkar.apiserver.cache import State
-from drakkar.apiserver.noderights import claims_changed, no_mirror, unreadable
 from drakkar.apiserver.routes import RequestInfo
 from drakkar.apiserver.status import StatusError
 
@@ -94,60 +93,82 @@ _SCHEDULER = (
     _rule("", "persistentvolumes persistentvolumeclaims", CHANGE),
 )
 
-_DRIVER_STATUS = tuple(f"{where}-node:{verb}" for where in ("arbitrary", "associated") for verb in CHANGE)
+#: The right to what any driver says about devices, on whatever node they are.
+_ARBITRARY_NODE = tuple(f"arbitrary-node:{verb}" for verb in CHANGE)
 #: Everything but handing out rights.
 _CONTROLLERS = (
-    _rule("*", "*", (*READ, *WRITE, *_DRIVER_STATUS)),
+    _rule("*", "*", (*READ, *WRITE, *_ARBITRARY_NODE)),
     _rule(CERTIFICATES, "signers", ("approve", "sign")),
 )
 
-_NODE_READS = (
-    _rule("", "nodes pods services endpoints namespaces configmaps persistentvolumes", READ),
-    _rule("", "persistentvolumeclaims serviceaccounts", READ),
-    _rule(_DRA, "resourceclaims resourceslices deviceclasses resourceclaimtemplates devicetaintrules", READ),
-    _rule("storage.k8s.io", "csidrivers csinodes volumeattachments storageclasses", READ),
-    _rule("node.k8s.io", "runtimeclasses", READ),
-    _rule("certificates.k8s.io", "*", ("get", "list", "watch", "create")),
-    _rule("discovery.k8s.io", "endpointslices", READ),
-    _rule("authentication.k8s.io", "tokenreviews", ("create",)),
-    _rule("authorization.k8s.io", "subjectaccessreviews", ("create",)),
-)
-_NODE_WRITES = (
+#: What upstream's node authorizer and its role ``system:node`` give; of many kinds a node reads and writes only what is
+#: its own or what its pods refer to (`drakkar.apiserver.noderights`). What a driver says about devices is not a
+#: node's to say: drivers have accounts of their own.
+_NODE = (
     _EVENTS,
-    _rule("", "nodes", ("create", "update", "patch", "delete")),
-    _rule("", "nodes/status", CHANGE),
+    _rule("", "nodes pods services configmaps secrets", READ),
+    _rule("", "endpoints persistentvolumes persistentvolumeclaims serviceaccounts", ("get",)),
+    _rule(_DRA, "resourceclaims", ("get",)),
+    _rule(_DRA, "resourceslices", (*READ, *WRITE)),
+    _rule("storage.k8s.io", "csidrivers", READ),
+    _rule("storage.k8s.io", "csinodes", ("get", "create", "update", "patch", "delete")),
+    _rule("storage.k8s.io", "volumeattachments", ("get",)),
+    _rule("node.k8s.io", "runtimeclasses", READ),
+    _rule(CERTIFICATES, "certificatesigningrequests", (*READ, "create")),
+    _rule(CERTIFICATES, "clustertrustbundles", READ),
+    _rule("authentication.k8s.io", "tokenreviews", ("create",)),
+    _rule("authorization.k8s.io", "subjectaccessreviews localsubjectaccessreviews", ("create",)),
+    _rule("", "nodes", ("create", *CHANGE)),
+    _rule("", "nodes/status pods/status", CHANGE),
     _rule("", "pods", ("create", "delete")),
-    _rule("", "pods/status", CHANGE),
     _rule("", "pods/eviction serviceaccounts/token", ("create",)),
     _rule("coordination.k8s.io", "leases", ("get", "create", "update", "patch", "delete")),
-    _rule(_DRA, "resourceslices", WRITE),
-    _rule(_DRA, "resourceclaims/status", CHANGE),
-    _rule(_DRA, "resourceclaims/driver", _DRIVER_STATUS),
-    _rule("storage.k8s.io", "csinodes", ("create", "update", "patch", "delete")),
 )
 
+#: As examples/tpu/on-a-cluster/hollow-nodes.yaml: one part that is many nodes.
+_HOLLOW_NODES = (
+    _EVENTS,
+    _rule("", "nodes pods", READ),
+    _rule(_DRA, "resourceclaims", READ),
+    _rule("", "nodes", ("create", "patch")),
+    _rule("", "nodes/status pods/status", ("patch",)),
+    _rule("", "pods", ("delete",)),
+    _rule("coordination.k8s.io", "leases", ("create", "patch")),
+)
+
+#: Drivers within the process of the plane, which serve many nodes.
 _DRIVERS = (
-    *_READ_CLUSTER,
     _EVENTS,
     _LEASES,
-    _rule(_DRA, "resourceslices deviceclasses", WRITE),
+    _rule("", "nodes", (*READ, "patch")),
+    _rule(_DRA, "resourceclaims deviceclasses", READ),
+    _rule(_DRA, "resourceslices", (*READ, *WRITE)),
     _rule(_DRA, "resourceclaims/status", CHANGE),
-    _rule(_DRA, "resourceclaims/driver", _DRIVER_STATUS),
+    _rule(_DRA, "resourceclaims/driver", _ARBITRARY_NODE),
 )
 
+_NODES = "system:nodes"
 _BY_USER: Mapping[str, tuple[Rule, ...]] = {
     "system:kube-scheduler": _SCHEDULER,
     "system:kube-controller-manager": _CONTROLLERS,
 }
 _BY_GROUP: Mapping[str, tuple[Rule, ...]] = {
-    "drakkar:hollow-nodes": (*_NODE_READS, *_NODE_WRITES, _LEASES, _rule("", "pods", ("update", "patch"))),
+    "drakkar:hollow-nodes": _HOLLOW_NODES,
     "drakkar:drivers": _DRIVERS,
-    # Of many kinds a node reads only what is its own or its pods refer to; see `drakkar.apiserver.noderights`.
-    "system:nodes": (*_NODE_READS, *_NODE_WRITES, _rule("", "secrets", READ)),
+    _NODES: _NODE,
     "system:bootstrappers": (_rule("certificates.k8s.io", "certificatesigningrequests", ("create", *READ)),),
 }
 
 NODE_PREFIX = "system:node:"
+
+
+def _node_of(user: User) -> str:
+    """The node that the user is; empty for others, and for who may everything."""
+    return user.name.removeprefix(NODE_PREFIX) if user.name.startswith(NODE_PREFIX) and not _unlimited(user) else ""
+
+
+def _unlimited(user: User) -> bool:
+    return MASTERS in user.groups
 
 
 @dataclass(slots=True)
@@ -177,7 +198,7 @@ class Authorizer:
             return
         allowed = self.allows(user, info.verb, info.group, info.resource, info.subresource, info.namespace, info.name)
         why = ""
-        if allowed and user.name.startswith(NODE_PREFIX):
+        if allowed:
             why = self._foreign(user, info)
         if not allowed or why:
             why = why or _because(_denial(user, info), self._unknown_roles(user, info.namespace))
@@ -190,7 +211,7 @@ class Authorizer:
         except StatusError:
             namespace = info.namespace if info.is_resource else ""
             why = self._unknown_roles(user, namespace)
-            if info.is_resource and user.name.startswith(NODE_PREFIX):
+            if info.is_resource:
                 why = self._foreign(user, info) or why
             return False, why
         if self.unlimited(user):
@@ -251,7 +272,7 @@ class Authorizer:
     @staticmethod
     def unlimited(user: User) -> bool:
         """Whether the user may everything."""
-        return MASTERS in user.groups
+        return _unlimited(user)
 
     def rules(self, user: User, namespace: str) -> Sequence[Rule]:
         """All rules of a subject in a namespace, those for everywhere included."""
@@ -271,7 +292,9 @@ class Authorizer:
     def _compile(self, user: User) -> _Grants:
         everywhere = [*_BY_USER.get(user.name, ())]
         for group in user.groups:
-            everywhere += _BY_GROUP.get(group, ())
+            # Nobody is a node who is not a certain one: the rest of a node's rights hang on its name.
+            if group != _NODES or _node_of(user):
+                everywhere += _BY_GROUP.get(group, ())
         within: dict[str, list[Rule]] = {}
         for binding in self._objects("clusterrolebindings"):
             if _binds(binding, user):
@@ -345,40 +368,16 @@ class Authorizer:
 
     def check_new(self, user: User, info: RequestInfo, obj: Mapping[str, Any]) -> None:
         """StatusError 403 when a node makes something that is not its own; for other users nothing."""
-        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
-            return
-        node = user.name.removeprefix(NODE_PREFIX)
-        where = (info.group, info.resource)
-        name = info.name or (obj.get("metadata") or {}).get("name")
-        if where in (("", "nodes"), ("coordination.k8s.io", "leases"), ("storage.k8s.io", "csinodes")):
-            own = name == node
-        elif where in (("", "pods"), (_DRA, "resourceslices")):
-            own = (obj.get("spec") or {}).get("nodeName") == node
-        else:
-            own = True
-        why = "" if own else f'node "{node}" can only create {info.resource} of its own'
-        if own and where == ("", "pods") and not info.subresource:
-            why = no_mirror(node, obj)
+        node = _node_of(user)
+        name = info.name or (obj.get("metadata") or {}).get("name") or ""
+        why = noderights.not_to_make(self._state, node, info, name, obj) if node else ""
         if why:
-            raise StatusError(status.forbidden(info.group, info.resource, name or "", why))
+            raise StatusError(status.forbidden(info.group, info.resource, name, why))
 
     def check_token(self, user: User, namespace: str, account: str, body: Mapping[str, Any]) -> None:
-        """StatusError 403 when a node asks for a token that is not bound to a pod of its own with this account."""
-        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
-            return
-        bound = child(body, "spec", "boundObjectRef")
-        name = bound.get("name") or ""
-        why = ""
-        table = self._state.tables["/core/pods/"]
-        entry = table.entries.get(f"{namespace}/{name}")
-        if bound.get("kind") != "Pod" or not name or not bound.get("uid"):
-            why = "node requested token not bound to a pod"
-        elif entry is None or entry.uid != bound["uid"]:
-            why = f"node requested token bound to a pod that does not exist: {namespace}/{name}"
-        elif (entry.fields or {}).get("spec.nodeName") != user.name.removeprefix(NODE_PREFIX):
-            why = "node requested token bound to a pod scheduled on a different node"
-        elif (child(table.decode(entry), "spec").get("serviceAccountName") or "default") != account:
-            why = "node requested token for a service account that is not the pod's"
+        """StatusError 403 when a node asks for a token that none of its pods with this account has a use for."""
+        node = _node_of(user)
+        why = noderights.no_token(self._state, node, namespace, account, child(body, "spec")) if node else ""
         if why:
             raise StatusError(status.forbidden("", "serviceaccounts", account, why))
 
@@ -400,93 +399,36 @@ class Authorizer:
         name = child(new, "metadata").get("name") or ""
         raise StatusError(status.forbidden(CERTIFICATES, "certificatesigningrequests", name, text))
 
-    def check_labels(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """StatusError 403 when a node changes labels of its Node that are not for nodes to change, or its taints."""
-        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
-            return
-        before, after = child(old, "metadata", "labels"), child(new, "metadata", "labels")
-        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-        bad = sorted(key for key in changed if not _may_label(key))
-        name = child(new, "metadata").get("name") or ""
-        if bad:
-            said = f"is not allowed to modify labels: {', '.join(bad)}"
-            raise StatusError(status.forbidden("", "nodes", name, said))
-        if child(old, "metadata").get("uid") and children(old, "spec", "taints") != children(new, "spec", "taints"):
-            node = user.name.removeprefix(NODE_PREFIX)
-            raise StatusError(status.forbidden("", "nodes", name, f'node "{node}" is not allowed to modify taints'))
+    def check_node(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node changes of its Node what is not for nodes to change."""
+        node = _node_of(user)
+        why = noderights.node_changed(node, old, new) if node else ""
+        if why:
+            raise StatusError(status.forbidden("", "nodes", child(new, "metadata").get("name") or "", why))
 
-    def check_claims(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """StatusError 403 when a node changes which claims a pod has: it reads what its pods refer to."""
-        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
-            return
-        field = claims_changed(old, new)
-        if field:
-            text = f'node "{user.name.removeprefix(NODE_PREFIX)}" cannot update status.{field}'
-            raise StatusError(status.forbidden("", "pods", child(new, "metadata").get("name") or "", text))
+    def check_pod(self, user: User, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """StatusError 403 when a node changes of a pod what decides who uses it, or what its node may read."""
+        node = _node_of(user)
+        why = noderights.pod_changed(node, old, new) if node else ""
+        if why:
+            raise StatusError(status.forbidden("", "pods", child(new, "metadata").get("name") or "", why))
 
     def check_selected(self, user: User, info: RequestInfo, fields: FieldSelector) -> None:
         """StatusError 403 when a node deletes a collection without narrowing it to what is its own."""
-        if not user.name.startswith(NODE_PREFIX) or MASTERS in user.groups:
-            return
-        node = user.name.removeprefix(NODE_PREFIX)
-        if fields.exact("spec.nodeName") != node:
+        node = _node_of(user)
+        if node and fields.exact("spec.nodeName") != node:
             text = f'node "{node}" has to select by spec.nodeName={node}'
             raise StatusError(status.forbidden(info.group, info.resource, "", text))
 
     def _foreign(self, user: User, info: RequestInfo) -> str:
         """Why a node may not read or write this; empty when it is its own, or a role lets the node read it."""
-        node = user.name.removeprefix(NODE_PREFIX)
-        where = (info.group, info.resource)
+        node = _node_of(user)
+        if not node:
+            return ""
         if info.verb in READ:
-            why = unreadable(self._state, node, info)
+            why = noderights.unreadable(self._state, node, info)
             return why if why and self._granting(user, info) is None else ""
-        if where == ("", "nodes") and info.name and info.name != node:
-            return f'node "{node}" is not allowed to modify node "{info.name}"'
-        if where == ("storage.k8s.io", "csinodes") and info.name and info.name != node:
-            return f'node "{node}" can only access CSINode with the same name as the requesting node'
-        if where == ("coordination.k8s.io", "leases") and (
-            info.namespace != "kube-node-lease" or (info.name and info.name != node)
-        ):
-            return f'node "{node}" can only access its own lease in the namespace kube-node-lease'
-        if where == ("", "pods") and info.name:
-            entry = self._state.tables["/core/pods/"].entries.get(f"{info.namespace}/{info.name}")
-            bound = (entry.fields or {}).get("spec.nodeName", "") if entry is not None else node
-            if bound != node:
-                return f'node "{node}" can only {info.verb} pods with spec.nodeName set to itself'
-        if where == (_DRA, "resourceslices") and info.name:
-            entry = self._state.tables[f"/{_DRA}/resourceslices/"].entries.get(info.name)
-            if entry is not None and (entry.fields or {}).get("spec.nodeName") != node:
-                return f'node "{node}" can only {info.verb} resource slices of its own'
-        return ""
-
-
-#: Labels of Kubernetes' own domains that an agent sets on its Node.
-_NODE_LABELS = frozenset(
-    {
-        "kubernetes.io/arch",
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-        "beta.kubernetes.io/instance-type",
-        "beta.kubernetes.io/os",
-        "failure-domain.beta.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "node.kubernetes.io/instance-type",
-        "topology.kubernetes.io/region",
-        "topology.kubernetes.io/zone",
-    }
-)
-
-
-def _may_label(key: str) -> bool:
-    """Whether an agent may set this label on its own Node (plugin NodeRestriction)."""
-    domain = key.rpartition("/")[0]
-    if domain == "node-restriction.kubernetes.io" or domain.endswith(".node-restriction.kubernetes.io"):
-        return False
-    if not any(domain == own or domain.endswith(f".{own}") for own in ("kubernetes.io", "k8s.io")):
-        return True
-    allowed = ("kubelet.kubernetes.io", "node.kubernetes.io")
-    return key in _NODE_LABELS or any(domain == own or domain.endswith(f".{own}") for own in allowed)
+        return noderights.unwritable(self._state, node, info)
 
 
 def _compiled(rule: Mapping[str, Any]) -> Rule:

@@ -276,7 +276,7 @@ class Registry:
         if attributes is not None and stored.group == RBAC:
             self.authorizer.check_grant(attributes.user, stored.plural, obj, None)
         if attributes is not None and stored.prefix == "/core/nodes/":
-            self.authorizer.check_labels(attributes.user, {}, obj)
+            self.authorizer.check_node(attributes.user, {}, obj)
         if attributes is not None and self.admission.configured:
             attributes.name = name
             await self.admission.validate(attributes, obj, None)
@@ -476,9 +476,9 @@ class Registry:
         if attributes is not None and stored.group == RBAC:
             self.authorizer.check_grant(attributes.user, stored.plural, new, old)
         if attributes is not None and stored.prefix == "/core/nodes/":
-            self.authorizer.check_labels(attributes.user, old, new)
+            self.authorizer.check_node(attributes.user, old, new)
         if attributes is not None and stored.prefix == "/core/pods/":
-            self.authorizer.check_claims(attributes.user, old, new)
+            self.authorizer.check_pod(attributes.user, old, new)
         if attributes is not None and subresource and stored.prefix == _SIGNING_REQUESTS:
             self.authorizer.check_signer(attributes.user, subresource, old, new)
         if judged and attributes is not None:

@@ -507,6 +507,7 @@ class ApiServer:
             meta = new.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
             meta.setdefault("name", info.name)
+            self.authorizer.check_new(write.user, info, new)
             attributes = write.attributes("CREATE", "CreateOptions", options)
             try:
                 entry = await self.registry.create(

@@ -1,7 +1,7 @@
 """Tokens of service accounts: signed, so that they outlive the process, and good as long as what they are bound to.
 
 A token is a JSON Web Token (ES256). It stops being good when it expires, or when its account, or the
-pod or secret it is bound to, is gone or another one of the same name. The key follows from that of
+pod, secret or node it is bound to, is gone or another one of the same name. The key follows from that of
 the plane's authority, so that all servers of one plane accept each other's tokens.
 
 Source: TokenRequest and TokenReview of authentication.k8s.io/v1, RFC 7519.
@@ -187,10 +187,10 @@ class AccountTokens:
         if entry is None or entry.uid != text(account, "uid"):
             return None
         extra = [("authentication.kubernetes.io/credential-id", (f"JTI={claims['jti']}",))]
-        for kind in ("Pod", "Secret"):
+        for kind in _BOUND:
             bound = child(about, kind.lower())
-            if not bound:
-                continue
+            if not bound or (kind == "Node" and "pod" in about):
+                continue  # The node of a token's pod may go before the pod does.
             there = self._entry(kind, namespace, text(bound, "name"))
             if there is None or there.uid != text(bound, "uid"):
                 return None

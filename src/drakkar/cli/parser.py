@@ -573,7 +573,7 @@ def _token(commands: _Sub) -> None:
         "create",
         "agent:token",
         "make a bootstrap token and print the command with which a machine joins",
-        "The token lets its holder ask for a node's certificate, and nothing else.",
+        "The token lets its holder ask for the certificate of a new node, and nothing else.",
     )
     create.add_argument("--ttl", type=_seconds, default=86400, metavar="S", help="how long it is good (86400 s, a day)")
     create.add_argument(

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from drakkar.api.errors import DrakkarError, EnvironmentProblem, UsageError
+from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
 from drakkar.api.features import Features
 from drakkar.api.kinds import NODE
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
@@ -387,8 +387,18 @@ async def _certificates(client: Client, pki: Pki) -> None:
 
     clock = SystemClock()
     caches = Caches(client)
+
+    async def is_there(node: str) -> bool:
+        try:
+            await client.get(NODE, node)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return False
+        return True
+
     try:
-        await Runner(client, caches, Certificates(clock, pki.sign, pki.hosts()), clock).run()
+        await Runner(client, caches, Certificates(clock, pki.sign, is_there, pki.hosts()), clock).run()
     finally:
         await caches.stop()
 

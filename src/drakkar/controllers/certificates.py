@@ -4,6 +4,9 @@ A request of signer ``kubernetes.io/kube-apiserver-client-kubelet`` comes from a
 or from the node itself; one of ``kubernetes.io/kubelet-serving`` from the node itself. Everything else, other signers
 too, is left to people. Upstream's controller approves the former and leaves the latter to others.
 
+A bootstrap token makes new nodes only. Who holds one could become any node otherwise, and read what its pods may; so a
+request for the name of a Node that exists is denied, and whoever replaces a machine deletes its Node first.
+
 The authority is that of the API server as well, so a node gets no certificate by whose names it could pass for the
 server or another node: the only name is its own, and no address is one of an API server. Loopback addresses are for
 everybody: they lead to no other machine. Other addresses are taken on trust, nobody here knows a node's.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 CSR = Kind("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", False)
 CLIENT_SIGNER, SERVING_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"
 _NODE, _NODES = "system:node:", "system:nodes"
+_BOOTSTRAPPERS, _MASTERS = "system:bootstrappers", "system:masters"
 _USAGES = {
     CLIENT_SIGNER: {"digital signature", "key encipherment", "client auth"},
     SERVING_SIGNER: {"digital signature", "key encipherment", "server auth"},
@@ -45,6 +49,8 @@ _OF_THE_SERVER = {"kubernetes", "localhost"}
 
 #: Makes a certificate (PEM) from a request (PEM); ``server``: for a server, else for a client.
 Sign = Callable[[bytes, bool], bytes]
+#: Whether there is a Node of this name, as the API server knows it just now.
+IsThere = Callable[[str], Awaitable[bool]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -61,9 +67,10 @@ class Certificates:
 
     name = "certificates"
 
-    def __init__(self, clock: Clock, sign: Sign, hosts: Iterable[str] = ()):
+    def __init__(self, clock: Clock, sign: Sign, is_there: IsThere, hosts: Iterable[str] = ()):
         self._clock = clock
         self._sign = sign
+        self._is_there = is_there
         self._hosts = frozenset(hosts)
 
     def setup(self, caches: Caches, queue: KeyQueue) -> None:
@@ -75,7 +82,7 @@ class Certificates:
         )
         self._requests.subscribe(lambda _, __, new: queue.add(name_of(new)))
 
-    def reconcile(self, key: str) -> Sequence[Write]:
+    async def reconcile(self, key: str) -> Sequence[Write]:
         """Approve first, then sign what is approved."""
         request = self._requests.get("", key)
         if request is None or text(request, "status", "certificate"):
@@ -86,10 +93,22 @@ class Certificates:
         if signer not in _USAGES:
             return []
         if not condition_is(request, "Approved"):
-            return [self._approval(request)] if allowed(request, self._of_servers()) else []
+            return await self._judged(request)
         pem = self._sign(base64.b64decode(text(request, "spec", "request")), signer == SERVING_SIGNER)
         body = {"status": {"certificate": base64.b64encode(pem).decode()}}
         return [Patch(CSR, "", key, body, subresource="status")]
+
+    async def _judged(self, request: Object) -> list[Write]:
+        if not allowed(request, self._of_servers()):
+            return []
+        node = taken_by_token(request)
+        if node and await self._is_there(node):
+            said = (
+                f"node {node} exists, and a bootstrap token makes new nodes only: if its machine is to be replaced, "
+                f"`kubectl delete node {node}` first; or start the agent with an administrator's kubeconfig"
+            )
+            return [self._verdict(request, "Denied", "NodeExists", said)]
+        return [self._verdict(request, "Approved", "AutoApproved", "a node asked for a certificate of its own")]
 
     def _of_servers(self) -> set[str]:
         """Names and addresses of all API servers that are known."""
@@ -99,13 +118,13 @@ class Certificates:
                 found.update(texts(endpoint, "addresses"))
         return found
 
-    def _approval(self, request: Object) -> Patch:
+    def _verdict(self, request: Object, kind: str, reason: str, message: str) -> Patch:
         stamp = timestamp(self._clock.time())
         entry = {
-            "type": "Approved",
+            "type": kind,
             "status": "True",
-            "reason": "AutoApproved",
-            "message": "a node asked for a certificate of its own",
+            "reason": reason,
+            "message": message,
             "lastUpdateTime": stamp,
             "lastTransitionTime": stamp,
         }
@@ -136,7 +155,16 @@ def allowed(request: Object, servers: Iterable[str] = ()) -> bool:
         return itself and own and some and not _passes_for(asked, servers) and "server auth" in texts(spec, "usages")
     if asked.names or asked.addresses or "client auth" not in texts(spec, "usages"):
         return False
-    return itself or "system:bootstrappers" in groups or "system:masters" in groups
+    return itself or _BOOTSTRAPPERS in groups or _MASTERS in groups
+
+
+def taken_by_token(request: Object) -> str:
+    """The node as which the holder of a bootstrap token wants to act by an `allowed` request; empty for others."""
+    spec = child(request, "spec")
+    asked, groups = _asked(text(spec, "request")), texts(spec, "groups")
+    if asked is None or asked.user == text(spec, "username") or _BOOTSTRAPPERS not in groups or _MASTERS in groups:
+        return ""
+    return asked.user.removeprefix(_NODE)
 
 
 def _passes_for(asked: _Asked, servers: Iterable[str]) -> bool:

@@ -20,7 +20,14 @@ from drakkar.apiserver import ApiServer, open_pki
 from drakkar.client import Caches, Client, MemoryTransport, Runner
 from drakkar.client.clock import SystemClock
 from drakkar.client.endpoints import ENDPOINTSLICE
-from drakkar.controllers.certificates import CLIENT_SIGNER, CSR, SERVING_SIGNER, Certificates, allowed
+from drakkar.controllers.certificates import (
+    CLIENT_SIGNER,
+    CSR,
+    SERVING_SIGNER,
+    Certificates,
+    allowed,
+    taken_by_token,
+)
 from drakkar.store import MemoryBackend
 from tests.support.eventually import eventually, memory_plane
 
@@ -40,6 +47,11 @@ def request(name: str = NODE, organizations: Sequence[str] = ("system:nodes",), 
 def csr(pem: bytes, signer: str, user: str, groups: Sequence[str], usages: Sequence[str]) -> Object:
     spec = {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": [*usages]}
     return {"metadata": {"name": "c"}, "spec": {**spec, "username": user, "groups": [*groups]}}
+
+
+async def nowhere(node: str) -> bool:
+    """No node is there yet."""
+    return False
 
 
 BOOT = ("system:bootstrap:abc", ("system:bootstrappers",))
@@ -130,7 +142,7 @@ def test_the_address_of_any_server_on_the_store_is_left_to_people(tmp_path: Path
         }
         await admin.create(ENDPOINTSLICE, published, "default")
         caches = Caches(admin)
-        judge = Certificates(clock, pki.sign, pki.hosts())
+        judge = Certificates(clock, pki.sign, nowhere, pki.hosts())
         task = asyncio.create_task(Runner(admin, caches, judge, clock).run())
         for address in ("10.0.0.1", "10.0.0.2", "10.96.0.1", "10.0.0.3"):
             pem = request(NODE, ("system:nodes",), x509.IPAddress(ip_address(address)))
@@ -158,7 +170,7 @@ def test_what_is_signed_is_what_was_asked_for(tmp_path: Path) -> None:
             assert isinstance(transport, MemoryTransport)
             caches = Caches(admin)
             clock = SystemClock()
-            task = asyncio.create_task(Runner(admin, caches, Certificates(clock, pki.sign), clock).run())
+            task = asyncio.create_task(Runner(admin, caches, Certificates(clock, pki.sign, nowhere), clock).run())
 
             async def ask(client: Client, pem: bytes, signer: str, usages: Sequence[str]) -> Object:
                 body = csr(pem, signer, "somebody else", ("system:masters",), usages)
@@ -183,5 +195,67 @@ def test_what_is_signed_is_what_was_asked_for(tmp_path: Path) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await caches.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [
+        (BOOT, "n1"),
+        (("system:bootstrap:abc", ("system:bootstrappers", "system:bootstrappers:site")), "n1"),
+        # The node itself renews what it has, and an administrator may do everything.
+        (ITSELF, ""),
+        (ADMIN, ""),
+        (("admin", ("system:bootstrappers", "system:masters")), ""),
+    ],
+)
+def test_who_becomes_a_node_by_a_token(who: tuple[str, Sequence[str]], expected: str) -> None:
+    assert taken_by_token(csr(request(), CLIENT_SIGNER, *who, CLIENT)) == expected
+
+
+def test_a_token_makes_new_nodes_only(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki = open_pki(tmp_path)
+        clock = SystemClock()
+        server = ApiServer(MemoryBackend(), clock=clock)
+        await server.start()
+
+        def client(user: str, *groups: str) -> Client:
+            return Client(MemoryTransport(server.handle, server.token(user, *groups)), clock=clock)
+
+        admin, boot, node = client("admin", "system:masters"), client(BOOT[0], *BOOT[1]), client(NODE, "system:nodes")
+        there = {"n1"}
+
+        async def is_there(name: str) -> bool:
+            return name in there
+
+        async def verdict(by: Client, who: str) -> Object:
+            kind = {"apiVersion": CSR.api_version, "kind": CSR.kind, "metadata": {"generateName": "c-"}}
+            spec = csr(request(f"system:node:{who}"), CLIENT_SIGNER, "", (), CLIENT)["spec"]
+            name = (await by.create(CSR, {**kind, "spec": spec}))["metadata"]["name"]
+
+            def decided(got: Object) -> bool:
+                reasons = [entry["type"] for entry in got["status"].get("conditions", ())]
+                return "Denied" in reasons or bool(got["status"].get("certificate"))
+
+            return (await eventually(lambda: admin.get(CSR, name), decided))["status"]
+
+        caches = Caches(admin)
+        task = asyncio.create_task(Runner(admin, caches, Certificates(clock, pki.sign, is_there), clock).run())
+        told = await verdict(boot, "n1")
+        (entry,) = told["conditions"]
+        assert (entry["type"], entry["reason"], "certificate" in told) == ("Denied", "NodeExists", False)
+        assert "kubectl delete node n1" in entry["message"]
+        for by, who in ((node, "n1"), (admin, "n1"), (boot, "n2")):
+            assert (await verdict(by, who))["certificate"]
+        there.clear()
+        assert (await verdict(boot, "n1"))["certificate"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await caches.stop()
+        for each in (admin, boot, node):
+            await each.close()
+        await server.close()
 
     asyncio.run(run())

@@ -23,8 +23,8 @@ from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, DrakkarError, EnvironmentProblem, UsageError
 from drakkar.api.kinds import Kind
 from drakkar.api.meta import Object
-from drakkar.api.objects import condition_is, name_of
-from drakkar.api.tree import text
+from drakkar.api.objects import name_of
+from drakkar.api.tree import children, text
 from drakkar.client.client import Client
 from drakkar.client.kubeconfig import Config
 from drakkar.client.transport import Unreachable
@@ -200,11 +200,10 @@ async def _signed(client: Client, clock: Clock, name: str) -> bytes:
         except ApiError as error:
             raise EnvironmentProblem(f"certificate request {name}: {error}") from None
         else:
-            for kind in ("Denied", "Failed"):
-                if condition_is(request, kind):
-                    raise EnvironmentProblem(
-                        f"certificate request {name} was refused ({kind}); `kubectl describe csr {name}`"
-                    )
+            for entry in children(request, "status", "conditions"):
+                if entry.get("type") in ("Denied", "Failed"):
+                    why = entry.get("message") or f"`kubectl describe csr {name}`"
+                    raise EnvironmentProblem(f"certificate request {name} was refused ({entry['type']}): {why}")
             signed = text(request, "status", "certificate")
             if signed:
                 return base64.b64decode(signed)

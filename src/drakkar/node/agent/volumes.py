@@ -67,11 +67,15 @@ class Volumes:
         self._sub_paths: dict[str, list[SubPath]] = {}
         self._places: dict[str, Path] = {}
         self._tokens: dict[tuple[str, str], tuple[str, float, float]] = {}
+        #: The volume with the account's token that the pod gets from us; None: not found out yet.
+        self._given: list[Object] | None = None
 
     async def make(self, pod: Object) -> None:
         """Make all volumes, or bring those from the API up to date. Raises VolumeProblem."""
         configs = Configs(self._client, namespace_of(pod))
-        for volume in [*children(pod, "spec", "volumes"), *_access(pod)]:
+        if self._given is None:
+            self._given = await self._access(pod)
+        for volume in [*children(pod, "spec", "volumes"), *self._given]:
             try:
                 self._places[volume["name"]] = await self._make(pod, volume, configs)
             except (ContainerProblem, VolumeProblem) as problem:
@@ -83,10 +87,11 @@ class Volumes:
     def mounts(self, pod: Object, container: Object) -> list[BindMount]:
         """The mounts of a container, after `make`; good until `mounted` is called. Raises ContainerProblem."""
         wanted = [*children(container, "volumeMounts")]
-        if _access(pod) and not any(mount["mountPath"].rstrip("/") == SERVICE_ACCOUNT for mount in wanted):
+        given = self._given or []
+        if given and not any(mount["mountPath"].rstrip("/") == SERVICE_ACCOUNT for mount in wanted):
             wanted.append({"name": _ACCESS, "mountPath": SERVICE_ACCOUNT, "readOnly": True})
         self.mounted(container)
-        written = {volume["name"] for volume in [*children(pod, "spec", "volumes"), *_access(pod)] if _written(volume)}
+        written = {volume["name"] for volume in [*children(pod, "spec", "volumes"), *given] if _written(volume)}
         return [self._mount(container["name"], mount, read_only=mount["name"] in written) for mount in wanted]
 
     def mounted(self, container: Object) -> None:
@@ -176,6 +181,20 @@ class Volumes:
                 raise VolumeProblem(f"a projected volume from {', '.join(source)} is not supported")
         return files
 
+    async def _access(self, pod: Object) -> list[Object]:
+        """The volume of `_access_of`, unless the pod's account is not to be mounted. Raises VolumeProblem."""
+        given = _access_of(pod)
+        if not given or at(pod, "spec", "automountServiceAccountToken") is True:
+            return given
+        account = text(pod, "spec", "serviceAccountName") or "default"
+        try:
+            found = await self._client.get(SERVICEACCOUNT, account, namespace_of(pod))
+        except ApiError as error:
+            if error.code == 403:
+                return []  # A server that keeps accounts from nodes has put the volume where there was to be one.
+            raise VolumeProblem(f"service account {namespace_of(pod)}/{account}: {error}") from None
+        return [] if found.get("automountServiceAccountToken") is False else given
+
     async def _token(self, pod: Object, audience: str, seconds: int) -> str:
         account = text(pod, "spec", "serviceAccountName") or "default"
         known = self._tokens.get((account, audience))
@@ -215,7 +234,7 @@ class Volumes:
         return files
 
 
-def _access(pod: Object) -> list[Object]:
+def _access_of(pod: Object) -> list[Object]:
     """A projected volume with the account's token, for pods whose server gave them none (upstream's admission does)."""
     if at(pod, "spec", "automountServiceAccountToken") is False:
         return []

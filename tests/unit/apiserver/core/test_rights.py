@@ -434,9 +434,9 @@ def test_a_node_reads_only_what_its_own_pods_refer_to() -> None:
         for path in (f"{configmaps}/mounted", f"{secrets}/mounted", f"{CLAIMS}/named", f"{PODS}/mine"):
             collection, _, name = path.rpartition("/")
             assert (await node.get(path))["metadata"]["name"] == name
-            # Kubelets watch single objects in this way.
-            (found,) = (await node.get(f"{collection}?fieldSelector=metadata.name={name}"))["items"]
-            assert found["metadata"]["name"] == name
+            if collection != CLAIMS:  # Kubelets watch single objects in this way.
+                (found,) = (await node.get(f"{collection}?fieldSelector=metadata.name={name}"))["items"]
+                assert found["metadata"]["name"] == name
         for path in (
             f"{configmaps}/unrelated",
             f"{configmaps}?fieldSelector=metadata.name=unrelated",
@@ -446,6 +446,7 @@ def test_a_node_reads_only_what_its_own_pods_refer_to() -> None:
             f"{secrets}?fieldSelector=metadata.name=unrelated",
             f"{CLAIMS}/foreign",
             CLAIMS,
+            f"{CLAIMS}?fieldSelector=metadata.name=named",
             "/apis/resource.k8s.io/v1/resourceclaims?watch=true",
             "/api/v1/nodes",
             "/api/v1/nodes/n2",
@@ -453,7 +454,7 @@ def test_a_node_reads_only_what_its_own_pods_refer_to() -> None:
             "/api/v1/namespaces/default/serviceaccounts/default",
         ):
             error = await refused(node.get(path))
-            assert (error.code, 'node "n1"' in str(error)) == (403, True), path
+            assert (error.code, "n1" in str(error)) == (403, True), path
         reader = {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "view"}
         subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:node:n1"}
         await api.post(
@@ -499,8 +500,11 @@ def test_a_node_cannot_make_a_pod_of_its_own_that_opens_what_it_may_not_read() -
         volumes = [{"name": "v", "secret": {"secretName": "s"}}]
         plain, greedy = pod("p", nodeName="n1"), pod("g", nodeName="n1", volumes=volumes)
         assert "can only create mirror pods" in str(await refused(node.post(PODS, plain)))
+        uid = (await node.post("/api/v1/nodes", {"metadata": {"name": "n1"}}))["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": True}
         for body in (plain, greedy):
             body["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+            body["metadata"]["ownerReferences"] = [owner]
         assert "can not create pods that reference secrets" in str(await refused(node.post(PODS, greedy)))
         await node.post(PODS, plain)
         await api.post(PODS, greedy)

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakkar.api.errors import ApiError
+from drakkar.api.kinds import POD as POD_KIND
+from drakkar.api.kinds import SERVICEACCOUNT
 from drakkar.api.meta import Object
+from drakkar.apiserver import ApiServer
+from drakkar.client import Client, MemoryTransport
+from drakkar.client.clock import SystemClock
 from drakkar.node.agent.claims import DeviceOnNode
 from drakkar.node.agent.context import Facts
 from drakkar.node.agent.env import Configs, environment, expand, field_value, resource_value
@@ -20,9 +25,10 @@ from drakkar.node.agent.logs import Line, chosen, parse
 from drakkar.node.agent.runtime import ContainerProblem
 from drakkar.node.agent.streams import LogOptions
 from drakkar.node.agent.subpaths import open_sub_path
-from drakkar.node.agent.volumes import VolumeProblem, Volumes, _File, write_versioned
+from drakkar.node.agent.volumes import SERVICE_ACCOUNT, VolumeProblem, Volumes, _File, write_versioned
 from drakkar.plugin import wire
 from drakkar.plugin.checkpoint import PreparedDevice
+from drakkar.store import MemoryBackend
 
 FACTS = Facts({"cpu": "8", "memory": "16Gi"}, ("10.0.0.1", 6443))
 POD: Object = {
@@ -301,3 +307,41 @@ def test_which_lines_are_sent() -> None:
     )
     since = LogOptions(since=1767225602.0)
     assert b"".join(chosen(lines, since)) == b"two\nthree"
+
+
+def test_an_account_that_is_not_to_be_mounted(tmp_path: Path) -> None:
+    """What the account says counts where the pod says nothing; it is read as the node, at our API server."""
+    import asyncio
+
+    async def run() -> None:
+        clock = SystemClock()
+        server = ApiServer(MemoryBackend(), clock=clock)
+        await server.start()
+        admin = Client(MemoryTransport(server.handle, server.token("admin", "system:masters")), clock=clock)
+        node = Client(MemoryTransport(server.handle, server.token("system:node:n1", "system:nodes")), clock=clock)
+        container = {"name": "main", "image": "i"}
+
+        async def mounted(name: str, account: str, **spec: Any) -> list[str]:
+            spec = {"containers": [container], "nodeName": "n1", "serviceAccountName": account, **spec}
+            meta = {"name": name, "namespace": "default"}
+            made = await admin.create(POD_KIND, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+            # As a pod is whose account came later than the pod: no volume of the server's.
+            made["spec"] |= {"volumes": []}
+            made["spec"]["containers"][0].pop("volumeMounts", None)
+            volumes = Volumes(node, tmp_path / name, FACTS, None)
+            await volumes.make(made)
+            return [mount.destination for mount in volumes.mounts(made, container)]
+
+        for name, more in (("open", {}), ("shut", {"automountServiceAccountToken": False})):
+            meta = {"name": name, "namespace": "default"}
+            await admin.create(SERVICEACCOUNT, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, **more})
+        assert await mounted("a", "open") == [SERVICE_ACCOUNT]
+        assert await mounted("b", "shut") == []
+        assert await mounted("c", "shut", automountServiceAccountToken=True) == [SERVICE_ACCOUNT]
+        with pytest.raises(VolumeProblem, match="default/none"):
+            await mounted("d", "none")
+        for client in (node, admin):
+            await client.close()
+        await server.close()
+
+    asyncio.run(run())
