@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from drakkar import allocator
-from drakkar.allocator import Fits, Reason, wishes
+from drakkar.allocator import Fits, Problem, Reason, wishes
 from drakkar.api import objects
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
@@ -165,9 +165,11 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
     elif gates:
         return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
     claims = _without_devices(cluster, pod)
+    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy) if claims else None
     if not gates and (text(obj, "spec", "schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
-        notes += _fences(cluster, claims, policy)
-    requests = funnels(cluster, claims, policy=policy, full=full)
+        notes += _fences(cluster, problem)
+    looked = _looked_at(cluster, full)
+    requests = _funnels(problem, looked, full) if problem is not None else []
     decision = _decision(cluster, pod, policy, now)
     if isinstance(decision, Placement):
         devices = [
@@ -187,7 +189,7 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             devices=devices,
             notes=notes,
         )
-    holding = _holders(listed, cluster, claims, decision.reason, policy, full)
+    holding = holders(listed, problem, looked, decision.reason) if problem is not None else []
     return _pending(base, decision, requests, holding, notes)
 
 
@@ -203,11 +205,11 @@ def _waiting(pod: Object) -> list[str]:
     return told
 
 
-def _fences(cluster: Cluster, claims: Sequence[resource.ResourceClaim], policy: str) -> list[str]:
+def _fences(cluster: Cluster, problem: Problem | None) -> list[str]:
     """What keeps another scheduler from giving these claims devices that we would give them."""
-    if not cluster.fences or not claims:
+    if not cluster.fences or problem is None:
         return []
-    drivers = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy).drivers()
+    drivers = problem.drivers()
     found: list[str] = []
     for name, rule in cluster.fences.items():
         selector = rule.spec.deviceSelector
@@ -293,7 +295,7 @@ def _without_devices(cluster: Cluster, pod: PodView) -> list[resource.ResourceCl
     """The pod's claims that have nothing yet, that of its extended resources with them."""
     found = claims_of(cluster, pod)
     claims = [] if isinstance(found, Obstacle) else [claim for claim in found if claim.status.allocation is None]
-    classes = {name: behind for name in pod.requests if (behind := cluster.extended.behind(name)) is not None}
+    classes = cluster.extended.serving(pod.requests)
     if classes:
         made = make_extended(pod, classes).claim
         metadata = msgspec.structs.replace(made.metadata, name=f"{pod.name}-extended-resources")
@@ -301,35 +303,16 @@ def _without_devices(cluster: Cluster, pod: PodView) -> list[resource.ResourceCl
     return claims
 
 
-def _holders(
-    listed: list[Object],
-    cluster: Cluster,
-    claims: Sequence[resource.ResourceClaim],
-    reason: str,
-    policy: str,
-    full: bool,
-) -> list[Holder]:
-    """Who holds what these claims wait for, on the nodes that the funnels are taken over."""
-    if not claims:
-        return []
-    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
-    return holders(listed, problem, _looked_at(cluster, full), reason)
-
-
-def _looked_at(cluster: Cluster, full: bool) -> Iterable[str]:
+def _looked_at(cluster: Cluster, full: bool) -> Sequence[str]:
+    """The nodes that funnels and holders are told of."""
     names = cluster.node_names()
-    return names if full else islice(names, SAMPLE)
+    return names if full else names[:SAMPLE]
 
 
-def funnels(
-    cluster: Cluster, claims: Sequence[resource.ResourceClaim], *, policy: str = "drakkar", full: bool = False
-) -> list[Funnel]:
-    """How far each request of these claims comes by itself, over all nodes (the first :data:`SAMPLE` unless full)."""
-    if not claims:
-        return []
-    problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy)
+def _funnels(problem: Problem, nodes: Iterable[str], full: bool) -> list[Funnel]:
+    """How far each request of the problem's claims comes by itself, over these nodes."""
     by_request: dict[tuple[str, str], dict[str, Reason]] = {}
-    for node, reason in problem.funnels(_looked_at(cluster, full)):
+    for node, reason in problem.funnels(nodes):
         by_request.setdefault((reason.claim, reason.request), {})[node] = reason
     return [_funnel(claim, request, reasons, full) for (claim, request), reasons in by_request.items()]
 
@@ -383,8 +366,9 @@ def _claim(listed: list[Object], obj: Object, policy: str, now: float, full: boo
         where = "any node" if claim.status.allocation.nodeSelector is None else "nodes with the labels that it names"
         message = f"the claim has its devices; they can be used on {_some(nodes) if nodes is not None else where}"
         return Explanation(**base, state="allocated", message=message, devices=_devices(claim), notes=notes)
-    requests = funnels(cluster, [claim], policy=policy, full=full)
     problem = allocator.prepare(cluster.inventory.snapshot(), [claim], policy=policy)
+    looked = _looked_at(cluster, full)
+    requests = _funnels(problem, looked, full)
     feasible = problem.feasible()
     for node in islice(feasible.nodes, SAMPLE):
         if isinstance(problem.solve(node), Fits):
@@ -405,7 +389,7 @@ def _claim(listed: list[Object], obj: Object, policy: str, now: float, full: boo
         nearest=reason.nearest,
         cure=reason.cure,
         requests=requests,
-        held_by=holders(listed, problem, _looked_at(cluster, full), reason.reason),
+        held_by=holders(listed, problem, looked, reason.reason),
         notes=notes,
     )
 
