@@ -123,8 +123,10 @@ def test_a_machine_joins_and_runs_pods(tmp_path: Path, root: Path) -> None:
             assert agent.stop() in (0, 1, 130, -signal.SIGINT)
             (state,) = root.glob("pods/*/containers/main/0/state.json")
             # Nor does one help who wants to be a node that there is.
-            thief = ("node", "run", "--name", "here", "--root", str(tmp_path / "thief"), "--join", str(tmp_path / "join"))
-            assert "a bootstrap token makes new nodes only" in _drakkar(*thief, ok=False)
+            thief = ("--root", str(tmp_path / "thief"), "--join", str(tmp_path / "join"))
+            assert "a bootstrap token makes new nodes only" in _drakkar(
+                "node", "run", "--name", "here", *thief, ok=False
+            )
             agent = Agent(root, tmp_path / "agent.log", "--kubeconfig", str(up.kubeconfig))
             late = "import urllib.request as u; u.urlopen('http://127.0.0.1/index.html?late')"
             deadline = time.monotonic() + 60
