@@ -14,13 +14,13 @@ from drakkar.api import kinds
 from drakkar.cli.target import connect
 from tests.support.plane import Up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def _drakkar(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
     return subprocess.run(
-        [sys.executable, "-m", "drakkar.cli", *arguments], capture_output=True, text=True, timeout=60, env=env
+        [sys.executable, "-m", "drakkar.cli", *arguments], capture_output=True, text=True, timeout=180, env=env
     )
 
 

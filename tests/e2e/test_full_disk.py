@@ -21,7 +21,7 @@ from tests.support.plane import Up
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="prlimit(2) is Linux's"),
 ]
 FREE = resource.RLIM_INFINITY

@@ -23,7 +23,7 @@ from drakkar.client import Client, Unreachable
 from tests.support.etcd import Etcd, running_cluster
 from tests.support.plane import Up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOST = (Unreachable, OSError, asyncio.TimeoutError)
 NAMESPACE = "default"
 CONFIGMAP = kinds.CONFIGMAP
@@ -249,7 +249,7 @@ async def _check(load: Load, before: dict[str, Any], revision: int) -> None:
 async def _reach(load: Load, writes: int) -> None:
     """Until so many more writes are acknowledged."""
     goal = len(load.ledger.writes) + writes
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(load.ledger.writes) < goal:
             await asyncio.sleep(0.02)
 
@@ -282,7 +282,7 @@ async def _story(servers: list[Up], members: list[Etcd]) -> Load:
             made = await client.create(CONFIGMAP, {"metadata": {"name": name, "namespace": NAMESPACE}}, NAMESPACE)
             # The second one wakes those who had seen the first before they knew that it is the last.
             load.until = load.until or _revision(made)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await asyncio.gather(*watchers)
     await _check(load, before, revision)
     return load

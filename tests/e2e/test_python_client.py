@@ -18,7 +18,7 @@ from kubernetes.stream import stream
 from tests.support.plane import Up
 from tests.support.streams import in_thread
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 NAMESPACE = "default"
 
@@ -78,7 +78,7 @@ def test_watch_goes_on_where_it_ended(api: k.ApiClient) -> None:
     seen: list[tuple[str, str]] = []
     watcher = watch.Watch()
     for event in watcher.stream(
-        core.list_namespaced_config_map, NAMESPACE, resource_version=version, timeout_seconds=20
+        core.list_namespaced_config_map, NAMESPACE, resource_version=version, timeout_seconds=60
     ):
         seen.append((event["type"], event["object"].metadata.name))
         if event["type"] == "DELETED":
@@ -97,7 +97,7 @@ def test_dynamic_client_applies(api: k.ApiClient) -> None:
     assert 'conflict with \\"one\\": .data.a' in conflict.value.body
     forced = maps.server_side_apply(body=body, namespace=NAMESPACE, field_manager="two", force_conflicts=True)
     assert forced.data.a == "2"
-    for event in maps.watch(namespace=NAMESPACE, field_selector="metadata.name=dyn", timeout=10):
+    for event in maps.watch(namespace=NAMESPACE, field_selector="metadata.name=dyn", timeout=60):
         assert (event["type"], event["object"].data.a) == ("ADDED", "2")
         break
     maps.delete(name="dyn", namespace=NAMESPACE)
@@ -186,7 +186,7 @@ def test_exec_over_its_websocket_client(tmp_path: Path) -> None:
             core.connect_get_namespaced_pod_exec, "web", NAMESPACE, command=command, _preload_content=False, **options
         )
         held.write_stdin("words\n")
-        held.run_forever(timeout=20)
+        held.run_forever(timeout=60)
         assert held.read_stdout() == "got words\n"
         assert held.read_stderr() == "err\n"
         assert held.returncode == 3

@@ -24,7 +24,7 @@ from drakkar.insight.verify import verify
 from tests.support.plane import Part, Up
 from tests.unit.scheduler.build import claim, device_class, node_slice
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LEASE_SECONDS = 3.0
 NAME = "drakkar-scheduler-drakkar"
@@ -45,13 +45,13 @@ class Replica(Part):
         match = re.search(r"health and metrics at (\S+)", self.output)
         assert match, self.lines
         try:
-            with urllib.request.urlopen(match[1] + path, timeout=5) as answer:
+            with urllib.request.urlopen(match[1] + path, timeout=30) as answer:
                 return f"{answer.status} {answer.read().decode()}"
         except urllib.error.HTTPError as error:
             return f"{error.code} {error.read().decode()}"
 
 
-async def until(holds: Callable[[], Awaitable[Any]], seconds: float = 40) -> Any:
+async def until(holds: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
     async with asyncio.timeout(seconds):
         while True:
             found = await holds()
@@ -98,7 +98,9 @@ def test_a_leader_is_killed_and_another_one_ends(tmp_path: Path, capsys: pytest.
             await until(lambda: asyncio.to_thread(other.is_ready))
             assert "drakkar_leading 1" in leader.ask("/metrics")
             assert "drakkar_leading 0" in other.ask("/metrics")
-            assert 'scheduler_schedule_attempts_total{result="scheduled"} 1' in leader.ask("/metrics")
+            # Counted when the server has answered the scheduler; we may have heard of it before.
+            once = 'scheduler_schedule_attempts_total{result="scheduled"} 1'
+            await until(lambda: asyncio.to_thread(lambda: once in leader.ask("/metrics")))
             assert leader.ask("/healthz") == other.ask("/healthz") == "200 ok"
             assert leader.ask("/nothing").startswith("404")
 
@@ -110,16 +112,21 @@ def test_a_leader_is_killed_and_another_one_ends(tmp_path: Path, capsys: pytest.
             assert str(other.process.pid) in await holder(client)
 
             with Replica(kubeconfig) as third:
-                await until(
-                    lambda: asyncio.to_thread(lambda: len(third.lines) >= 2 and third.ask("/readyz") == "200 ok")
-                )
+                await until(lambda: asyncio.to_thread(third.is_ready))
                 os.kill(other.process.pid, signal.SIGTERM)
                 asked = time.monotonic()
                 await one_more_pod(client, "third")
                 await until(lambda: placed(client, "third"))
                 after_term = time.monotonic() - asked
-                assert str(third.process.pid) in await holder(client)
-                assert await asyncio.to_thread(other.process.wait, 20) == 0
+                # Who is told to end may still place a pod that comes at that moment.
+                assert await asyncio.to_thread(other.process.wait, 60) == 0
+
+                async def handed_over() -> bool:
+                    return str(third.process.pid) in await holder(client)
+
+                await until(handed_over)
+                await one_more_pod(client, "fourth")
+                await until(lambda: placed(client, "fourth"))
             assert verify(await collect(client)) == []
             with capsys.disabled():
                 print(

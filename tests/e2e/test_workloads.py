@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.eventually import until
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     folder: Path = tmp_path_factory.mktemp("workloads")
     with Up(folder / "data", "--fleet", "tpu-16", *FAST) as running:
         found = Kubectl(running.kubeconfig, tmp_path_factory.mktemp("home"))
-        found.run("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+        found.run("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=150s")
         yield found
 
 
@@ -29,7 +30,7 @@ def _json(kubectl: Kubectl, *arguments: str) -> Any:
 
 
 def _status(kubectl: Kubectl, what: str) -> str:
-    return kubectl.run("rollout", "status", what, "--timeout=60s")
+    return kubectl.run("rollout", "status", what, "--timeout=150s")
 
 
 def test_deployment(kubectl: Kubectl) -> None:
@@ -42,24 +43,26 @@ def test_deployment(kubectl: Kubectl) -> None:
     kubectl.run("set", "image", "deployment/web", "one=two")
     kubectl.run("annotate", "deployment/web", "kubernetes.io/change-cause=second")
     assert "successfully rolled out" in _status(kubectl, "deployment/web")
-    history = kubectl.run("rollout", "history", "deployment/web")
+    # The cause is copied to the replica set by the controller.
+    history = until(lambda: kubectl.run("rollout", "history", "deployment/web"), lambda text: "second" in text)
     assert "1 " in history
-    assert "second" in history
     assert "Image:\ttwo" in kubectl.run("rollout", "history", "deployment/web", "--revision=2")
 
     assert "rolled back" in kubectl.run("rollout", "undo", "deployment/web")
     assert "successfully rolled out" in _status(kubectl, "deployment/web")
-    found = _json(kubectl, "deployment", "web")
+    found = until(
+        lambda: _json(kubectl, "deployment", "web"),
+        lambda found: found["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3",
+    )
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "one"
-    assert found["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3"
 
     kubectl.run("rollout", "restart", "deployment/web")
     assert "successfully rolled out" in _status(kubectl, "deployment/web")
     kubectl.run("rollout", "pause", "deployment/web")
     kubectl.run("rollout", "resume", "deployment/web")
-    kubectl.run("wait", "--for=condition=Available", "deployment/web", "--timeout=30s")
+    kubectl.run("wait", "--for=condition=Available", "deployment/web", "--timeout=150s")
 
-    kubectl.run("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+    kubectl.run("delete", "deployment", "web", "--cascade=foreground", "--timeout=150s")
     assert "No resources found" in kubectl.run("get", "replicasets,pods", "-l", "app=web")
 
 
@@ -88,19 +91,19 @@ def test_daemonset(kubectl: Kubectl) -> None:
     assert "successfully rolled out" in _status(kubectl, "daemonset/agent")
     pods = _json(kubectl, "pods", "-l", "app=agent")["items"]
     assert {p["spec"]["containers"][0]["image"] for p in pods} == {"one"}
-    kubectl.run("delete", "daemonset", "agent", "--cascade=foreground", "--timeout=60s")
+    kubectl.run("delete", "daemonset", "agent", "--cascade=foreground", "--timeout=150s")
 
 
 def test_statefulset(kubectl: Kubectl) -> None:
     _apply(kubectl, "StatefulSet", "store", replicas=2, serviceName="store")
-    kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    kubectl.run("rollout", "status", "statefulset/store", "--timeout=150s")
     kubectl.run("scale", "statefulset/store", "--replicas=3")
-    kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    kubectl.run("rollout", "status", "statefulset/store", "--timeout=150s")
     pods = _json(kubectl, "pods", "-l", "app=store")["items"]
     assert [p["metadata"]["name"] for p in pods] == ["store-0", "store-1", "store-2"]
     kubectl.run("set", "image", "statefulset/store", "c=two")
-    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=150s")
     assert "rolled back" in kubectl.run("rollout", "undo", "statefulset/store")
-    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=60s")
+    assert "complete" in kubectl.run("rollout", "status", "statefulset/store", "--timeout=150s")
     pods = _json(kubectl, "pods", "-l", "app=store")["items"]
     assert {p["spec"]["containers"][0]["image"] for p in pods} == {"one"}
