@@ -269,18 +269,19 @@ class HttpTransport:
             answer.close()
 
     async def close(self) -> None:
-        """Closes all connections; streams end with Unreachable."""
-        if self._connections is not None:
-            await self._connections.close()
-            self._connections = None
-        if self._session is not None:
+        """Closes all connections; streams end with Unreachable. What is asked from now on begins with new ones."""
+        # Out of the way first: others go on asking while these are being closed.
+        connections, self._connections = self._connections, None
+        session, self._session = self._session, None
+        if connections is not None:
+            await connections.close()
+        if session is not None:
             import aiohttp
 
             for answer in self._streams:
                 # Who waits for more would not hear of a connection that is closed at this end.
                 answer.content.set_exception(aiohttp.ClientConnectionError("the connection was closed here"))
-            await self._session.close()
-            self._session = None
+            await session.close()
 
 
 def _bracketed(host: str) -> str:

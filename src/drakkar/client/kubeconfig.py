@@ -25,7 +25,7 @@ from drakkar.client.clock import parse_timestamp
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: Token files change under running programs; they are read again after this many seconds.
 TOKEN_LIFE = 60.0
-#: Least seconds between two runs of a credential plugin because a server refused what it gave.
+#: Least seconds between two runs of a credential plugin whose answer was refused, or had run out when it came.
 PLUGIN_PAUSE = 5.0
 #: Name of the extension of a cluster that its credential plugins get as ``spec.cluster.config``.
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
@@ -224,7 +224,10 @@ class ExecPlugin:
     @property
     def slow(self) -> bool:
         """Whether the next call runs the plugin."""
-        return not self._status or time.time() > self._expires - 10
+        if not self._status:
+            return True
+        # Ten seconds of grace: a token must not expire on its way.
+        return time.time() > self._expires - 10 and time.monotonic() - self._ran_at >= PLUGIN_PAUSE
 
     def renew(self) -> None:
         """Makes the next call run the plugin, unless it just did: the server refused what it said before."""
@@ -238,7 +241,6 @@ class ExecPlugin:
         return (certificate.encode(), key.encode()) if certificate and key else None
 
     def _current(self) -> dict[str, Any]:
-        # Ten seconds of grace: a token must not expire on its way.
         if self.slow:
             self._status = self._run()
             expires = self._status.get("expirationTimestamp")

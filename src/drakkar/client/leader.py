@@ -22,6 +22,8 @@ from drakkar.client.transport import Unreachable
 
 logger = logging.getLogger(__name__)
 
+#: Seconds after which what keeps a replica from its lease is said again.
+REMIND = 60.0
 #: Seconds: after how long without renewal others take over; when the leader itself gives up; between attempts.
 LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD = 15.0, 10.0, 2.0
 
@@ -55,6 +57,8 @@ class Election:
         self._since = 0.0
         #: Monotonic; when the last attempt was begun that took or renewed the lease.
         self._renewed = 0.0
+        #: What went wrong the last time, and when that was said (monotonic).
+        self._said, self._said_at = "", 0.0
 
     def is_sure(self) -> bool:
         """Whether nobody else can lead just now: also right in a process that has been stopped for a while."""
@@ -130,11 +134,18 @@ class Election:
             async with asyncio.timeout(wait):
                 taken = await self._take()
         except TimeoutError:
-            logger.info("lease %s/%s: no answer within %.1f s", self._namespace, self._name, wait)
+            self._say("no answer in time")
             return False
         if taken:
-            self._renewed = started
+            self._renewed, self._said = started, ""
         return taken
+
+    def _say(self, problem: str) -> None:
+        """Logs why an attempt failed, once for what goes on: there are several attempts a second."""
+        now = self._clock.monotonic()
+        if problem != self._said or now - self._said_at >= REMIND:
+            self._said, self._said_at = problem, now
+            logger.info("lease %s/%s: %s", self._namespace, self._name, problem)
 
     async def _take(self) -> bool:
         try:
@@ -153,6 +164,7 @@ class Election:
             holder = spec.get("holderIdentity")
             silent = self._clock.monotonic() - self._since
             if holder and holder != self._identity and silent < self._patience(spec):
+                self._said = ""
                 return False
             metadata = {"resourceVersion": lease["metadata"]["resourceVersion"]}
             mine = self._mine(spec)
@@ -161,7 +173,7 @@ class Election:
             self._record = mine
             return True
         except (ApiError, Unreachable) as error:
-            logger.info("lease %s/%s: %s", self._namespace, self._name, error)
+            self._say(str(error))
             return False
 
     def _mine(self, before: dict[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,34 @@ def test_a_stream_ends_with_its_transport() -> None:
     asyncio.run(scenario())
 
 
+def test_connections_that_are_closed_are_nobody_elses() -> None:
+    """As when credentials are renewed while everything else goes on."""
+
+    async def scenario() -> None:
+        server = FakeServer()
+        server.put(POD, pod("a"))
+        async with Site(server) as url:
+            transport = HttpTransport(url)
+            client = Client(transport)
+
+            async def first() -> str:
+                async for event in client.watch(POD, send_initial_events=True):
+                    return event.object["metadata"]["name"]
+                return ""
+
+            assert await first() == "a"
+            await client.get(POD, "a", "default")
+            closing = asyncio.create_task(transport.close())
+            for _ in range(3):
+                await asyncio.sleep(0)
+                found = await asyncio.gather(first(), client.patch(POD, "a", "default", {"metadata": {}}))
+                assert found[0] == found[1]["metadata"]["name"] == "a"
+            await closing
+            await client.close()
+
+    asyncio.run(scenario())
+
+
 def token(name: str, exp: int) -> str:
     """A JSON Web Token that nobody has signed."""
     claims = base64.urlsafe_b64encode(json.dumps({"sub": name, "exp": exp}).encode()).decode().rstrip("=")

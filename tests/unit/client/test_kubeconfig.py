@@ -118,6 +118,21 @@ def test_a_plugin_is_told_of_its_cluster_and_may_give_certificates(tmp_path: Pat
         kubeconfig.load(written(tmp_path, made))
 
 
+def test_a_plugin_whose_answer_has_run_out_is_not_run_for_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"status": {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}}
+    (tmp_path / "answer").write_text(json.dumps(answer))
+    spec = {"command": "sh", "args": ["-c", f"cd {tmp_path}; echo x >> runs; cat answer"]}
+    config = kubeconfig.load(written(tmp_path, document(exec=spec)))
+    assert callable(config.token)
+    assert [config.token() for _ in range(5)] == ["t"] * 5
+    assert (tmp_path / "runs").read_text() == "x\n"
+    monkeypatch.setattr(kubeconfig, "PLUGIN_PAUSE", 0.0)
+    config.token()
+    assert (tmp_path / "runs").read_text() == "x\nx\n"
+
+
 def test_a_token_file_goes_before_a_token(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("new\n")
     config = kubeconfig.load(written(tmp_path, document(token="old", tokenFile="t")))

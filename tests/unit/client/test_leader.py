@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
+
+import pytest
 
 from drakkar.api.kinds import LEASE
 from drakkar.client import Client, Election, MemoryTransport, SystemClock, Unreachable
@@ -211,3 +214,23 @@ def test_a_leader_is_sure_as_long_as_it_renews_and_not_after_a_pause() -> None:
         await first.stop()
 
     asyncio.run(scenario())
+
+
+def test_what_keeps_a_replica_from_its_lease_is_not_said_at_every_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        server, clock = FakeServer(), Virtual()
+        first = Candidate(server, clock, "first")
+        first.transport.cut = True
+        await clock.pass_by(90)
+        assert [record.getMessage() for record in caplog.records] == ["lease kube-system/scheduler: cut"] * 2
+        first.transport.cut = False
+        await clock.pass_by(30)
+        assert first.works
+        # Another time is another problem.
+        first.transport.cut = True
+        await clock.pass_by(5)
+        assert caplog.records[-1].getMessage() == "lease kube-system/scheduler: cut"
+        await first.stop()
+
+    with caplog.at_level(logging.INFO, logger="drakkar.client.leader"):
+        asyncio.run(scenario())
