@@ -24,13 +24,16 @@ from drakkar.driver.driver import AllocatedDevice, Driver, Prepared, PrepareErro
 from drakkar.driver.holders import Holders
 from drakkar.driver.metadata import MetadataDevice, MetadataFiles
 from drakkar.plugin import cdi, wire
-from drakkar.plugin.checkpoint import Checkpoints, PreparedDevice, Record
+from drakkar.plugin.checkpoint import CheckpointError, Checkpoints, PreparedDevice, Record
 from drakkar.plugin.failpoints import hit
 from drakkar.plugin.files import Lasts
 
 logger = logging.getLogger(__name__)
 
 _STRIPES = 256
+#: Longest wait in seconds for another call of the same claim, and pause between looks at the other instance's lock. A
+#: kubelet gives a call up after 45 and asks again: calls that wait behind one that hangs must not take every thread.
+_BUSY, _LOOK = 30.0, 0.01
 
 
 #: Reads a claim by namespace and name, now and not from a cache; None when there is none.
@@ -118,12 +121,20 @@ class Preparer:
         return found if isinstance(found, Record) else None
 
     def known(self) -> dict[str, Record]:
-        """The claims that were begun on this node, by UID."""
+        """The claims that were begun on this node, by UID. Raises CheckpointError when a newer driver began one."""
         return {uid: record for uid, record in self._checkpoints.all().items() if isinstance(record, Record)}
 
     def prepared(self) -> dict[str, Record]:
-        """The claims that are prepared on this node, by UID."""
-        return {uid: record for uid, record in self.known().items() if record.state == "prepared"}
+        """The claims that are prepared on this node, by UID, without those of a newer driver: they are its business."""
+        found: dict[str, Record] = {}
+        for uid in sorted(self._checkpoints.claims()):
+            try:
+                record = self._checkpoints.load(uid)
+            except CheckpointError:
+                continue
+            if isinstance(record, Record) and record.state == "prepared":
+                found[uid] = record
+        return found
 
     def _prepare(self, asked: wire.Claim) -> list[wire.Device]:
         with self._locked(asked.uid):
@@ -309,12 +320,29 @@ class Preparer:
     @contextmanager
     def _locked(self, uid: str) -> Iterator[None]:
         stripe = zlib.crc32(uid.encode()) % _STRIPES
-        with self._locks[stripe]:  # Record locks keep processes apart, not threads.
-            fcntl.lockf(self._lock_file, fcntl.LOCK_EX, 1, stripe)
+        # Record locks keep processes apart, not threads.
+        if not self._locks[stripe].acquire(timeout=_BUSY):
+            raise PrepareError(f"another call for the claim is still at work after {_BUSY:.0f} s")
+        try:
+            self._lock_between_instances(stripe)
             try:
                 yield
             finally:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, stripe)
+        finally:
+            self._locks[stripe].release()
+
+    def _lock_between_instances(self, stripe: int) -> None:
+        deadline = time.monotonic() + _BUSY
+        while True:
+            try:
+                fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, stripe)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    words = f"the other instance of the driver is still at work on the claim after {_BUSY:.0f} s"
+                    raise PrepareError(words) from None
+            time.sleep(_LOOK)
 
 
 def _applies(names: Sequence[str], result: v1.DeviceRequestAllocationResult) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, UsageError
+from drakkar.api.formats import dns_subdomain
 from drakkar.api.kinds import NODE, RESOURCESLICE
 from drakkar.api.meta import Object, OwnerReference
 from drakkar.api.objects import name_of, uid_of
@@ -31,6 +32,14 @@ logger = logging.getLogger(__name__)
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: Attribute that carries :attr:`Driver.version`.
 VERSION_ATTRIBUTE = "driverVersion"
+#: Longest name of a driver in bytes: `spec.driver` of a slice.
+LONGEST_NAME = 63
+
+
+def name_problems(name: str) -> str:
+    """What keeps a text from being the name of a driver, in words; upper case is let through, as the API does."""
+    too_long = (f"may have {LONGEST_NAME} bytes at most",) if len(name) > LONGEST_NAME else ()
+    return "; ".join(dns_subdomain(name.lower()) + too_long)
 
 
 class Publication:
@@ -49,8 +58,8 @@ class Publication:
         counts: Counter[str],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        if not driver.name:
-            raise UsageError(f"{type(driver).__name__}.name is empty; it must be the DNS name of the driver")
+        if wrong := name_problems(driver.name):
+            raise UsageError(f"{type(driver).__name__}.name is {driver.name!r}, no name of a driver: {wrong}")
         self.pools: dict[str, Pool] = {}
         self.health: Mapping[str, Health] = {}
         #: Set once the slices stand in the API.

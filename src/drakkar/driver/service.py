@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 #: Longest wait in seconds for the API server within a call of the kubelet, which itself gives up after 45.
 API_TIMEOUT = 30.0
+#: Seconds after which a driver that does not say how its devices are knows nothing of them.
+HEALTH_TIMEOUT = 30.0
 #: Threads of the DRA socket: every health stream keeps one.
 THREADS = 24
 
@@ -179,22 +181,33 @@ class DriverService:
             logger.error("the kubelet refused driver %s: %s", self.driver.name, status.error)
 
     async def _watch_health(self, preparer: Preparer, statuses: ClaimStatus) -> None:
+        looking: asyncio.Future[Mapping[str, Health]] | None = None
         while True:
-            try:
-                found = await asyncio.to_thread(self.driver.health)
-            except Exception as error:
+            looking = looking or asyncio.ensure_future(asyncio.to_thread(self.driver.health))
+            await asyncio.wait([looking], timeout=HEALTH_TIMEOUT)
+            if not looking.done():
+                # One thread hangs; another one would hang too. What was said last does not hold for ever.
                 self.counts["health_failures"] += 1
-                logger.exception("driver %s cannot say how its devices are", self.driver.name)
-                unknown = Health("Unknown", f"the driver could not look: {error}")
-                found = {
-                    f"{pool.name}/{device.name}": unknown
-                    for pool in self.publication.pools.values()
-                    for device in pool.devices
-                }
+                logger.error("driver %s has not said how its devices are for %.0f s", self.driver.name, HEALTH_TIMEOUT)
+                found = self._all_unknown(f"the driver has not answered for {HEALTH_TIMEOUT:.0f} s")
+            else:
+                try:
+                    found = looking.result()
+                except Exception as error:
+                    self.counts["health_failures"] += 1
+                    logger.exception("driver %s cannot say how its devices are", self.driver.name)
+                    found = self._all_unknown(f"the driver could not look: {error}")
+                looking = None
             self.publication.set_health(found)
             self._report()
             await statuses.tell_holders(preparer, partial(health_of, found))
             await self._clock.sleep(self.settings.health_period)
+
+    def _all_unknown(self, why: str) -> dict[str, Health]:
+        unknown = Health("Unknown", why)
+        return {
+            f"{pool.name}/{device.name}": unknown for pool in self.publication.pools.values() for device in pool.devices
+        }
 
     def _report(self) -> None:
         self._reports.set(self.publication.pools.values(), self.publication.health)

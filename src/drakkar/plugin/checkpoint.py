@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from drakkar.api.errors import DrakkarError
 from drakkar.plugin.files import Lasts, remove, sync_folder, write_atomically
 
 State = Literal["prepare-started", "prepared"]
@@ -30,7 +31,7 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 _SUFFIX = ".json"
 
 
-class CheckpointError(Exception):
+class CheckpointError(DrakkarError):
     """A checkpoint that this program must not touch; the message names the file and the cure."""
 
 

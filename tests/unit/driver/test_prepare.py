@@ -1,14 +1,17 @@
 """A driver behind the framework, asked as a kubelet asks."""
 
 import asyncio
+import fcntl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import msgspec
 import pytest
 
+from drakkar.api.errors import DrakkarError
 from drakkar.api.resource import v1
 from drakkar.client.clock import SystemClock
 from drakkar.driver.claimstatus import ClaimStatus
@@ -132,6 +135,50 @@ def test_a_crash_between_is_taken_up_again(node: Node) -> None:
     (node.folder / "claims" / "u1.json").write_text("{")
     assert node.leave() == ""
     assert node.driver.calls[-1] == "unprepare u1 []"
+
+
+def test_behind_a_call_that_hangs_others_end_with_an_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drakkar.driver.prepare._BUSY", 0.01)
+    begun, go_on = Event(), Event()
+
+    def hang(claim: v1.ResourceClaim, devices: Sequence[AllocatedDevice]) -> list[cdi.ContainerEdits]:
+        begun.set()
+        assert go_on.wait(10)
+        return [cdi.ContainerEdits() for _ in devices]
+
+    monkeypatch.setattr(node.driver, "prepare", hang)
+    other = Node(node.folder)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(node.ask)
+        try:
+            assert begun.wait(10)
+            assert "another call for the claim is still at work" in node.ask().error
+        finally:
+            go_on.set()
+        assert first.result().error == ""
+    # Another process: locks of one keep its own threads out by other means.
+    monkeypatch.setattr("fcntl.lockf", _refused)
+    assert "the other instance of the driver is still at work" in other.leave()
+
+
+def _refused(_file: int, operation: int, *_place: int) -> None:
+    if operation & fcntl.LOCK_NB:
+        raise BlockingIOError
+
+
+def test_records_of_a_newer_driver_are_left_to_it(node: Node) -> None:
+    assert node.ask().error == ""
+    newer = Checkpoints(node.folder / "claims", boot="b1", schema_version=2)
+    theirs = Record(claimUID="u9", claimNamespace="ns", claimName="theirs", state="prepared", bootID="")
+    newer.save(theirs)
+    assert node.preparer.prepared().keys() == {"u1"}
+    with pytest.raises(DrakkarError, match="run the newer driver"):
+        node.preparer.known()
+    # Which devices they hold is not known, so none is given away; what is ours can be undone.
+    node.claim = claim("u2")
+    assert "schemaVersion 2 is newer" in node.ask(uid="u2").error
+    assert node.leave() == ""
+    assert node.checkpoints.claims() == {"u9"}
 
 
 def test_what_a_crash_leaves_under_a_name_of_its_own_goes_with_the_claim(node: Node, monkeypatch: Any) -> None:

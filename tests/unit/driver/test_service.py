@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -215,6 +216,30 @@ def test_sickness_reaches_slices_kubelet_claim_and_application(root: Path) -> No
             await stream.aclose()
 
     asyncio.run(story())
+
+
+def test_of_a_driver_that_hangs_nothing_is_known(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drakkar.driver.service.HEALTH_TIMEOUT", 0.05)
+    go_on = threading.Event()
+
+    async def story() -> None:
+        driver = Hello()
+        async with machine(root, driver) as here, await here.register() as kubelet:
+            stream = kubelet.watch_health(wire.HEALTH_V1)
+            for hangs, state in ((True, wire.HealthStatus.UNKNOWN), (False, wire.HealthStatus.HEALTHY)):
+                if hangs:
+                    driver.health = lambda: (go_on.wait(10), {})[1]  # type: ignore[method-assign]
+                else:
+                    go_on.set()
+                async for report in stream:
+                    if {d.health for d in report.devices} == {state}:
+                        break
+            await stream.aclose()
+
+    try:
+        asyncio.run(story())
+    finally:
+        go_on.set()
 
 
 def test_new_hardware_and_pools_that_cannot_be(root: Path) -> None:
