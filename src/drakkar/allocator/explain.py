@@ -31,6 +31,7 @@ _LISTED: Final = 4
 _RANK: Final = {"identity-clash": 0, **{word: number for number, word in enumerate(STAGES)}}
 
 _CURES: Final = {
+    "class-missing": "create the DeviceClass, or name one of those that `kubectl get deviceclasses` lists",
     "no-slice-of-driver": "install the driver, or wait until it has published its devices",
     "identity-clash": "correct the driver: a device name may occur once in a pool",
     "no-device-matches": "change the selectors or add devices that they accept",
@@ -45,6 +46,11 @@ _CURES: Final = {
     "pool-incomplete": "wait until the driver has published all slices of the pool",
     "claim-too-large": f"split the claim: at most {MAX_RESULTS} devices are possible in one",
 }
+
+
+def cure_of(word: str) -> str:
+    """What helps against this reason; empty where it says so itself."""
+    return _CURES.get(word, "")
 
 
 def node_reason(task: NodeTask) -> Reason:
@@ -136,7 +142,7 @@ class _Explainer:
             funnel=self.funnel,
             nodes=1,
             nearest=nearest or self.task.node.name,
-            cure=_CURES.get(word, ""),
+            cure=cure_of(word),
         )
 
     def _alternative(self, need: Need) -> Reason | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from drakkar.allocator.bounds import may_fit
 from drakkar.allocator.classes import Classes, NodeClass, names_on, place_of, speaks_of_place
-from drakkar.allocator.explain import aggregate, named, node_reason, request_funnels, selected_devices
+from drakkar.allocator.explain import aggregate, cure_of, named, node_reason, request_funnels, selected_devices
 from drakkar.allocator.fitness import best_fit, loss_of
 from drakkar.allocator.hypothetical import is_hypothetical
 from drakkar.allocator.memory import Memory
@@ -462,4 +462,5 @@ def fault_reason(fault: Fault) -> Reason:
         "all-constraint": "constraint-unsatisfied",
         "capacity-value": "request-exceeds-device",
     }
-    return Reason(reason=words.get(fault.error_class, fault.error_class), message=fault.message, claim="0", nodes=1)
+    word = words.get(fault.error_class, fault.error_class)
+    return Reason(reason=word, message=fault.message, claim="0", nodes=1, cure=cure_of(word))

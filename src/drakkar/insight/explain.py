@@ -25,6 +25,7 @@ from drakkar.api.meta import Object, Struct
 from drakkar.api.names import DEFAULT_SCHEDULER, SCHEDULING_GATE
 from drakkar.api.resource import v1 as resource
 from drakkar.api.tree import child, children, text
+from drakkar.insight import hints
 from drakkar.insight.holders import Holder, holders, told
 from drakkar.insight.reasons import as_served, cluster_of, decoded
 from drakkar.scheduler.binding import Binding, binding_state
@@ -33,8 +34,9 @@ from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Decision, Pending, Placement, decide
 from drakkar.scheduler.extended import make_extended
 from drakkar.scheduler.gangs import decide_gang, gang_of
+from drakkar.scheduler.gates import is_due, without_special_claim
 from drakkar.scheduler.groups import group_obstacle
-from drakkar.scheduler.pods import PodView, is_waiting
+from drakkar.scheduler.pods import PodView
 
 #: Nodes that the funnels are taken over, unless all are asked for.
 SAMPLE = 256
@@ -163,7 +165,9 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
         # The scheduler decides about such a pod as about one without gates; what keeps it is what keeps the gate.
         notes.append(f"the pod is held by the scheduling gate {SCHEDULING_GATE} until Drakkar has devices for it")
     elif gates:
-        return Explanation(**base, state="gated", message=f"scheduling gates hold the pod: {', '.join(gates)}")
+        message = f"scheduling gates hold the pod: {', '.join(gates)}"
+        notes += [f"Drakkar decides when {SCHEDULING_GATE} is the last of them"] if SCHEDULING_GATE in gates else []
+        return Explanation(**base, state="gated", message=message, notes=notes)
     claims = _without_devices(cluster, pod)
     problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy) if claims else None
     if not gates and (text(obj, "spec", "schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
@@ -171,7 +175,10 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
     looked = _looked_at(cluster, full)
     requests = _funnels(problem, looked, full) if problem is not None else []
     decision = _decision(cluster, pod, policy, now)
+    if gates:
+        decision = without_special_claim(cluster, pod, decision)
     if isinstance(decision, Placement):
+        notes += hints.unseen(obj)
         devices = [
             f"{_label(claim)}/{result.request}: {result.driver}/{result.pool}/{result.device}"
             for claim, allocation in decision.allocations
@@ -189,6 +196,7 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
             devices=devices,
             notes=notes,
         )
+    notes += [*hints.missing_templates(listed, obj), *hints.unknown_resources(cluster, pod)]
     holding = holders(listed, problem, looked, decision.reason) if problem is not None else []
     return _pending(base, decision, requests, holding, notes)
 
@@ -224,7 +232,7 @@ def _fences(cluster: Cluster, problem: Problem | None) -> list[str]:
 
 def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decision:
     """What the scheduler would decide; for a pod of a gang together with the others."""
-    waiting = [obj for obj in cluster.pods_of_group(f"{pod.namespace}/{pod.group}") if is_waiting(obj)]
+    waiting = [obj for obj in cluster.pods_of_group(f"{pod.namespace}/{pod.group}") if is_due(obj)]
     gang = gang_of(cluster, pod, waiting)
     if gang is None or group_obstacle(cluster, pod) is not None:
         return decide(cluster, pod, policy=policy, now=now)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from drakkar.api.core.strategy import GATED
 from drakkar.api.meta import Object
 from drakkar.api.names import JOB_NAME_LABEL, LABEL_HOSTNAME, REASON_SCHEDULING_GATED, REASON_UNSCHEDULABLE
 from drakkar.api.objects import labels_of, pod_node
@@ -54,10 +55,6 @@ ORDER = (
     ("claim-freed", "claim-reallocated"),
     ("claim-reallocated", "job-recovered"),
 )
-
-
-#: What a server says of every gated pod; a scheduler that has looked at it says more.
-GATED = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,10 @@ from drakkar.api.selectors import node_selector_matches
 from drakkar.api.tree import child, children
 from drakkar.scheduler.claims import Obstacle, claims_of, taint_on
 from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.decide import Decision, Pending, Placement
 from drakkar.scheduler.nodes import unfit
-from drakkar.scheduler.pods import PodView
+from drakkar.scheduler.pods import PodView, is_waiting
+from drakkar.scheduler.refusal import Cause
 from drakkar.scheduler.terms import REQUIRED
 
 #: Seconds for which what may pass by itself (a taint, a lack of room) has to last before a pod counts as lost
@@ -53,6 +55,11 @@ def is_decidable(pod: Object) -> bool:
     """Whether our gate is the only thing that keeps the pod: others may still change what the pod needs."""
     gates = children(pod, "spec", "schedulingGates")
     return len(gates) == 1 and is_gated(pod) and not (pod_node(pod) or is_deleting(pod) or pod_is_done(pod))
+
+
+def is_due(pod: Object) -> bool:
+    """Whether gate mode can decide about the pod now: it waits, and for no gate but ours."""
+    return is_decidable(pod) if is_gated(pod) else is_waiting(pod)
 
 
 def lifted_node(pod: Object) -> str:
@@ -191,6 +198,14 @@ def cure(loss: Loss, pod: Object) -> str:
         f"anew with the scheduling gate {SCHEDULING_GATE} (kubectl delete pod {name_of(pod)} "
         f"-n {child(pod, 'metadata').get('namespace')}); pods of a Job or ReplicaSet are replaced by themselves."
     )
+
+
+def without_special_claim(cluster: Cluster, pod: PodView, decision: Decision) -> Decision:
+    """The decision about a gated pod: none that needs a claim made for its extended resources."""
+    if not isinstance(decision, Placement) or decision.extended is None:
+        return decision
+    named = cluster.extended.serving(pod.requests)
+    return Pending("extended-resources", extended_obstacle(named), causes=frozenset({Cause.NODE}))
 
 
 def extended_obstacle(resources: Iterable[str]) -> str:

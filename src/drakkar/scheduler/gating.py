@@ -46,13 +46,14 @@ from drakkar.scheduler.gates import (
     cure,
     extended_obstacle,
     is_decidable,
+    is_due,
     is_gated,
     lifted_node,
     lifting,
     loss_of,
+    without_special_claim,
 )
-from drakkar.scheduler.pods import PodView, is_waiting
-from drakkar.scheduler.refusal import Cause
+from drakkar.scheduler.pods import PodView
 from drakkar.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class GateScheduler(Scheduler):
 
     def waits(self, pod: Object) -> bool:
         """Whether the pod can be decided now: no gate but ours."""
-        return is_decidable(pod) if is_gated(pod) else is_waiting(pod)
+        return is_due(pod)
 
     def _make_committer(self) -> Committer:
         return GateCommitter(
@@ -153,24 +154,28 @@ class GateScheduler(Scheduler):
 
     def _decide(self, pod: PodView, trail: Trail) -> tuple[Kind | None, Placement | Pending | None]:
         kind, decision = super()._decide(pod, trail)
-        if is_gated(pod.obj) and isinstance(decision, Placement) and decision.extended is not None:
-            named = self.cluster.extended.serving(pod.requests)
-            trail.names = ()
-            return None, Pending("extended-resources", extended_obstacle(named), causes=frozenset({Cause.NODE}))
-        return kind, decision
+        if decision is None or not is_gated(pod.obj):
+            return kind, decision
+        allowed = without_special_claim(self.cluster, pod, decision)
+        if allowed is decision:
+            return kind, decision
+        trail.names = ()
+        return None, allowed
 
-    async def _tell_group(self, group: Object, starts: bool, message: str) -> None:
+    async def _tell_group(self, key: str, starts: bool, message: str) -> None:
         """A group starts when its pods are bound; of gated ones their own scheduler tells that."""
-        key = f"{namespace_of(group)}/{name_of(group)}"
         if not any(is_gated(pod) or lifted_node(pod) for pod in self.cluster.pods_of_group(key)):
-            await super()._tell_group(group, starts, message)
+            await super()._tell_group(key, starts, message)
 
     async def _carried_out(self, pod: PodView, placement: Placement) -> None:
         if super().is_ours(pod.obj):
             await super()._carried_out(pod, placement)
             return
         self.metrics["lifted"] += 1
-        text = f"Devices of {pod.key} are allocated on {placement.node}; its scheduler may bind it"
+        what = f"Devices of {pod.key} are allocated on {placement.node}"
+        if not pod.obj["spec"].get("resourceClaims"):
+            what = f"{pod.key} has no claims, and room on {placement.node}"
+        text = f"{what}; its scheduler may bind it"
         await self._recorder.record(POD, pod.obj, "Normal", "Allocated", text)
 
     async def _give_up(self, pod: PodView, placement: Placement, error: Exception) -> None:

@@ -75,6 +75,8 @@ logger = logging.getLogger(__name__)
 WRITERS = 16
 #: Equal pods that are placed without a look at the watches in between, at most.
 IN_LINE = 64
+#: Pauses before the state of a group is written again that somebody else has changed, in seconds.
+TELL_AGAIN_AFTER = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 #: Longest wait of a leader that ends for the allocations that it has allowed to others, in seconds.
 HAND_OVER = 2.0
 
@@ -110,7 +112,8 @@ class Scheduler:
         self._policy = policy
         self._own_caches = caches is None
         self._caches = caches or Caches(client)
-        self._recorder = EventRecorder(client, clock, DEFAULT_SCHEDULER)
+        # Beside the cluster's own scheduler events have to tell who of the two speaks.
+        self._recorder = EventRecorder(client, clock, min(scheduler_names) if scheduler_names else DEFAULT_SCHEDULER)
         self._pods = self._caches.of(POD)
         self._claims = self._caches.of(RESOURCECLAIM)
         self.guard = Guard(self.cluster, clock, find=self._claims.uid, freed=self._devices_returned)
@@ -412,9 +415,18 @@ class Scheduler:
         self.metrics["decision_seconds"] += self._clock.monotonic() - started
         for pod, decision in found.decisions:
             self._act(pod, decision, group)
-        first = next((decision for _, decision in found.decisions if isinstance(decision, Pending)), None)
-        message = "" if found.starts or first is None else first.message
-        group.create_task(self._tell_group(gang.group, found.starts, message), name=f"group-{gang.key}")
+        refused = [(pod, decision) for pod, decision in found.decisions if isinstance(decision, Pending)]
+        if found.starts or not refused:
+            told = ""
+        elif self._is_quiet(*refused[0]):
+            return
+        else:
+            told = refused[0][1].message
+        group.create_task(self._tell_group(gang.key, found.starts, told), name=f"group-{gang.key}")
+
+    def _is_quiet(self, pod: PodView, decision: Pending) -> bool:
+        """Whether what keeps the pod is likely to be over before anybody has read of it."""
+        return decision.passing or decision.patience > self.queue.waited(pod.uid)
 
     def _act(self, pod: PodView, decision: Placement | Pending | None, group: asyncio.TaskGroup) -> None:
         """Has a decision carried out; a placement is assumed already."""
@@ -425,7 +437,7 @@ class Scheduler:
             group.create_task(self._carry_out(pod, decision), name=f"bind-{pod.key}")
         else:
             rest = decision.patience - self.queue.waited(pod.uid)
-            quiet = decision.passing or rest > 0
+            quiet = self._is_quiet(pod, decision)
             if decision.error:
                 self.queue.retry(pod.uid)
             else:
@@ -440,11 +452,23 @@ class Scheduler:
             if not quiet:
                 group.create_task(self._report(pod, decision), name=f"report-{pod.key}")
 
-    async def _tell_group(self, group: Object, starts: bool, message: str) -> None:
-        """Says in the group's status whether it could start; once it could, that stays."""
+    async def _tell_group(self, key: str, starts: bool, message: str) -> None:
+        """Says in the group's status whether it could start; once it could, that stays.
+
+        A group that starts is decided about once only: where somebody else has written to it in the meantime, an
+        earlier call of this method for one, that is tried again on what the watch shows by then.
+        """
+        for pause in TELL_AGAIN_AFTER:
+            group = self.cluster.groups.get(key)
+            if group is None or await self._told(group, starts, message):
+                return
+            await self._clock.sleep(pause)
+
+    async def _told(self, group: Object, starts: bool, message: str) -> bool:
+        """Writes the condition; False where the group was changed after this version of it."""
         before = condition(group, POD_GROUP_SCHEDULED) or {}
         if before.get("status") == "True" or (not starts and before.get("message") == message):
-            return
+            return True
         new = {
             "type": POD_GROUP_SCHEDULED,
             "status": "True" if starts else "False",
@@ -459,6 +483,8 @@ class Scheduler:
             await self._client.patch(PODGROUP, name_of(group), namespace_of(group), body, subresource="status")
         except (ApiError, Unreachable) as error:
             logger.info("pod group %s: its state was not written: %s", key_of(group), error)
+            return not (isinstance(error, ApiError) and error.code == 409)
+        return True
 
     def _decide(self, pod: PodView, trail: Trail) -> tuple[Kind | None, Placement | Pending | None]:
         started = self._clock.monotonic()

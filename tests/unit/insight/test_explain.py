@@ -134,7 +134,8 @@ def test_a_pod_that_drakkars_own_gate_holds() -> None:
     fits = explain([*WORLD, claim("c"), pod("p", "c", schedulingGates=[gate])], "p")
     assert (fits.state, fits.node) == ("fits", "a")
     other = pod("p", "c", schedulingGates=[gate, {"name": "example.com/wait"}])
-    assert explain([*WORLD, claim("c", 3), other], "p").state == "gated"
+    waits = explain([*WORLD, claim("c", 3), other], "p")
+    assert (waits.state, waits.notes) == ("gated", ["Drakkar decides when drakkar.dev/allocation is the last of them"])
 
 
 def test_the_name_of_a_job_leads_to_its_pods() -> None:
@@ -201,6 +202,48 @@ def test_extended_resources() -> None:
     assert found.requests[0].claim == "default/p-extended-resources"
 
 
+def test_extended_resources_of_a_gated_pod() -> None:
+    named = device_class()
+    named["spec"]["extendedResourceName"] = "example.com/gpu"
+    gated = requesting("p", **{"example.com/gpu": "1"})
+    gated["spec"]["schedulingGates"] = [{"name": "drakkar.dev/allocation"}]
+    found = explain([node("a"), named, node_slice("a", 1), gated], "p")
+    assert (found.state, found.reason) == ("pending", "extended-resources")
+    assert "remove the scheduling gate drakkar.dev/allocation" in found.message
+
+
+def test_what_nobody_has_made_is_named() -> None:
+    other = claim("c")
+    other["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "gpus"
+    found = explain([*WORLD, other, pod("p", "c")], "p")
+    assert (found.reason, "kubectl get deviceclasses" in found.cure) == ("class-missing", True)
+    lacking = requesting("p", **{"example.com/gpu": "1", "cpu": "100"})
+    assert explain([*WORLD, lacking], "p").notes == [
+        "no node offers example.com/gpu, and no DeviceClass has it as extendedResourceName"
+    ]
+    waits = pod("p")
+    waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+    named = "there is no ResourceClaimTemplate one in namespace default: create it, or correct the pod"
+    assert explain([*WORLD, waits], "p").notes == [named]
+    assert named not in explain([*WORLD, template("one", 1), waits], "p").notes
+
+
+def test_a_pod_that_fits_and_that_nobody_looks_at() -> None:
+    known = pod("p", "c", schedulerName="drakar")
+    known["metadata"]["uid"] = "u"
+    world = [*WORLD, claim("c")]
+    asked = "no scheduler has looked at the pod yet: is there one for schedulerName drakar?"
+    assert explain([*world, known], "p").notes == [asked]
+    looked = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    assert explain([*world, {**known, "status": {"conditions": [looked]}}], "p").notes == []
+    # A gated one has the API server's condition from the beginning.
+    known["spec"]["schedulingGates"] = [{"name": "drakkar.dev/allocation"}]
+    told = {**looked, "message": "Scheduling is blocked due to non-empty scheduling gates"}
+    [_, note] = explain([*world, {**known, "status": {"conditions": [told]}}], "p").notes
+    assert note.startswith("Drakkar has not looked at the pod yet")
+    assert len(explain([*world, {**known, "status": {"conditions": [looked]}}], "p").notes) == 1
+
+
 def test_a_gang_is_explained_as_one() -> None:
     group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
     group["spec"] = {"schedulingPolicy": {"gang": {"minCount": 3}}}
@@ -210,6 +253,11 @@ def test_a_gang_is_explained_as_one() -> None:
     assert (found.state, found.reason) == ("pending", "waiting-for-group")
     assert "podgroup g starts with 3 more pods or not at all; 1 fit" in found.message
     assert explain([*WORLD, group, *claims, *pods[:2]], "p-0").message.endswith("or more only.")
+    # In gate mode the same: pods that only our gate holds are decided together.
+    for each in pods:
+        each["spec"]["schedulingGates"] = [{"name": "drakkar.dev/allocation"}]
+    assert "1 fit" in explain([*WORLD, group, *claims, *pods], "p-0").message
+    assert explain([*WORLD, group, *claims[:2], *pods[:2], pod("else")], "p-0").reason == "waiting-for-group"
 
 
 def test_what_a_claim_prefers_is_told() -> None:

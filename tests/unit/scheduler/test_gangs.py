@@ -15,7 +15,7 @@ from drakkar.cli.plane import IDENTITIES
 from drakkar.client import Client, MemoryTransport, SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
 from drakkar.scheduler import Pending, Scheduler, decide
-from tests.unit.client.fakeserver import FakeServer
+from tests.unit.client.fakeserver import FakeServer, failure
 from tests.unit.scheduler.build import claim, cluster, device_class, node, node_slice, pod, requesting, view
 from tests.unit.scheduler.test_scheduler import Running, holders, message, node_of, until
 
@@ -62,6 +62,26 @@ def test_all_or_none() -> None:
             server.put(NODE, node("b", cpu="4"))
             await until(lambda: all(node_of(server, f"p-{i}") for i in range(3)))
             await until(lambda: state_of(server) == ("True", ""))
+
+    asyncio.run(scenario())
+
+
+def test_the_state_of_a_group_that_starts_is_told_again_where_somebody_else_wrote() -> None:
+    """It is decided about only once: nothing else would correct what was said before."""
+
+    async def scenario() -> None:
+        server = server_with((NODE, node("a")), (PODGROUP, gang(2)), *((POD, member(f"p-{i}")) for i in range(2)))
+        refused: list[str] = []
+
+        async def handler(request: Request) -> Response:
+            if "podgroups/g/status" in request.path and len(refused) < 2:
+                refused.append(request.method)
+                return failure(409, "Conflict", "the object has been modified")
+            return await server.handle(request)
+
+        async with Running(server, handler):
+            await until(lambda: state_of(server) == ("True", ""))
+        assert refused == ["PATCH", "PATCH"]
 
     asyncio.run(scenario())
 

@@ -234,7 +234,10 @@ async def _replaced_and_told(made: Cluster, reason: str) -> str:
 
     async def both() -> bool:
         events = (await made.client.list(EVENT, "default")).items
-        return {e["involvedObject"]["name"] for e in events if e["reason"] == "AllocationLost"} == {"owned", "alone"}
+        told = [e for e in events if e["reason"] == "AllocationLost"]
+        # Beside kube-scheduler events tell who of the two speaks.
+        assert {e["reportingComponent"] for e in told} <= {"drakkar"}
+        return {e["involvedObject"]["name"] for e in told} == {"owned", "alone"}
 
     await until(both)
     return found["message"]

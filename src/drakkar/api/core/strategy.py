@@ -28,6 +28,9 @@ from drakkar.api.resource.strategy import count_generation, drop_generation, kee
 from drakkar.api.rules import Strategy
 from drakkar.api.tree import at, child, children, text, texts
 
+#: What a server says of every gated pod; a scheduler that has looked at it says more.
+GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
+
 _ALL: Final = Features.drakkar()
 
 #: The status endpoints of these kinds change metadata too, apart from its owners.
@@ -60,7 +63,7 @@ def _gated(now: str) -> Object:
         "lastProbeTime": None,
         "lastTransitionTime": now,
         "reason": REASON_SCHEDULING_GATED,
-        "message": "Scheduling is blocked due to non-empty scheduling gates",
+        "message": GATED,
     }
 
 
