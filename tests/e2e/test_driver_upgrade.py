@@ -35,9 +35,9 @@ Instance = Callable[[Cluster, int], AbstractAsyncContextManager[None]]
 
 @asynccontextmanager
 async def example(site: Cluster, number: int) -> AsyncIterator[None]:
-    """The example driver as the pod of a DaemonSet that surges."""
-    uid = f"instance-{number}"
-    flags = ["--kubeconfig", str(site.kubeconfig), "--node-name", NODE, "--kubelet-root", str(site.root)]
+    """The example driver as the pod of a DaemonSet that surges, with an account of its own."""
+    uid, account = f"instance-{number}", str(await site.driver_account("example"))
+    flags = ["--kubeconfig", account, "--node-name", NODE, "--kubelet-root", str(site.root)]
     flags += ["--cdi-dir", str(site.root / "cdi"), "--instance-uid", uid]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "drakkar.cli", "driver", "run", "example", *flags),

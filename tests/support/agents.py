@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from drakkar.api.kinds import POD, RESOURCECLAIM
+from drakkar.api.kinds import POD, RESOURCECLAIM, SERVICEACCOUNT
 from drakkar.api.meta import Object
 from drakkar.apiserver import ApiServer, Pki, Serving, open_pki, open_server, serve, write_kubeconfig
 from drakkar.apiserver.streaming.agents import Agents
+from drakkar.cli.manifests import apply, read_objects
 from drakkar.client import Client, MemoryTransport
 from drakkar.client.clock import SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
@@ -28,6 +29,8 @@ from drakkar.node.agent.network import BridgeNetwork
 from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 from drakkar.scheduler import Scheduler
+from tests.support.shared import ROOT
+from tests.support.upstream import token_kubeconfig
 
 NODE = "n1"
 #: The controllers that pods, their claims and their drivers need.
@@ -110,6 +113,23 @@ class Cluster:
         await _either(service.registered.wait(), self.tasks[name])
         await _either(service.publication.published.wait(), self.tasks[name])
         return service
+
+    async def driver_account(self, name: str) -> Path:
+        """A kubeconfig with what ``deploy/`` gives a driver of ours, by a token for this node."""
+        for path in (ROOT / "deploy" / "namespace.yaml", ROOT / "deploy" / f"driver-{name}.yaml"):
+            for obj in read_objects(path):
+                if obj["kind"] != "DaemonSet":
+                    await apply(self.client, obj)
+        account, namespace = f"drakkar-driver-{name}", "drakkar-system"
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "metadata": {"name": account, "namespace": namespace},
+            "spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": self.node}},
+        }
+        answer = await self.client.create(SERVICEACCOUNT, asked, subresource="token")
+        path = self.kubeconfig.with_name(f"{account}-{self.node}.kubeconfig")
+        return token_kubeconfig(self.kubeconfig, path, answer["status"]["token"])
 
     async def pod(self, name: str) -> Object:
         """The pod as it is now."""
