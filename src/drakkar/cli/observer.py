@@ -16,9 +16,9 @@ from typing import Any
 
 from drakkar.api import kinds
 from drakkar.cli.target import connect
-from drakkar.client import Caches
+from drakkar.client import Caches, Client
 from drakkar.insight.story import AFTER, BEFORE, TITLES, Cast, Fact, Story
-from drakkar.insight.verify import collect, verify
+from drakkar.insight.verify import PASSING, Finding, collect, verify
 
 
 def _say(message: dict[str, Any]) -> None:
@@ -36,6 +36,17 @@ def _tell(fact: Fact) -> None:
             "detail": fact.detail,
         }
     )
+
+
+async def audit(client: Client, patience: float = 10.0) -> list[Finding]:
+    """What `verify` finds; what passes by itself, only if it does not do so within ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        findings = verify(await collect(client))
+        passing = all(finding.rule in PASSING for finding in findings)
+        if not findings or not passing or time.monotonic() > deadline:
+            return findings
+        await asyncio.sleep(0.1)
 
 
 async def observe(kubeconfig: Path, cast: Cast, timeout: float, context: str | None = None) -> int:
@@ -60,7 +71,7 @@ async def observe(kubeconfig: Path, cast: Cast, timeout: float, context: str | N
         await asyncio.sleep(0.3)
         await caches.stop()
         faults = story.faults()
-        findings = verify(await collect(client))
+        findings = await audit(client)
     faults += [f"verify: {finding.rule}: {finding.object}: {finding.message}" for finding in findings]
     _say({"verdict": faults, "first": sorted(story.first_hosts), "now": sorted(story.hosts(cast.claim)),
           "other": sorted(story.hosts(cast.other_claim)), "lost": story.lost_node})  # fmt: skip

@@ -33,10 +33,12 @@ from drakkar.api.selectors import node_selector_matches
 from drakkar.api.tree import text
 from drakkar.insight.dump import DeviceId, Dump, collect, device_of, results_of
 
-__all__ = ["Finding", "collect", "verify"]
+__all__ = ["PASSING", "Finding", "collect", "verify"]
 
 #: Longest ``status.reservedFor`` that the API permits.
 MOST_CONSUMERS = 256
+#: Rules of findings that pass by themselves: a controller has not got to a pod yet that has ended or is gone.
+PASSING = frozenset({"reserved-for-missing-pod", "orphaned-claim"})
 
 
 class Finding(Struct, frozen=True, kw_only=True):
