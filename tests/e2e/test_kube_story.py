@@ -28,10 +28,10 @@ from tests.support.kubeparts import ACCOUNT, EXAMPLES, Entry, Site, kube_site
 from tests.support.plane import Part
 from tests.unit.driver.test_gates import POOL, Publishing
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
 
 #: Heartbeats that survive a busy machine, and a grace that does not make the story long; seconds.
-LEASE, PERIOD, GRACE = "4", "0.5", "6"
+LEASE, PERIOD, GRACE = "6", "0.5", "10"
 LEASES = ("--leader-elect-resource-namespace", "drakkar-system")
 OURS, HOLLOW = f"{ACCOUNT}drakkar-controllers", f"{ACCOUNT}drakkar-hollow-nodes"
 DEVICE_TAINTS = "system:serviceaccount:kube-system:device-taint-eviction-controller"
@@ -84,8 +84,8 @@ def controller_manager(site: Site, stack: ExitStack, controllers: str = "*") -> 
 
 def play(site: Site, mode: str, parts: list[Part]) -> str:
     command = [sys.executable, "-m", "drakkar.cli", "demo", "tpu", "--kubeconfig", str(site.cluster.kubeconfig())]
-    command += ["--mode", mode, "--patience", "90"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command += ["--mode", mode, "--patience", "150"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     said = "\n".join((done.stdout, done.stderr, *(part.output for part in parts)))
     assert done.returncode == 0, said
     assert "every step was seen through the API; verify found nothing" in done.stdout
@@ -133,6 +133,8 @@ def test_a_leader_is_killed_in_the_middle_of_its_work(site: Site, capsys: pytest
         killed = time.time()
         kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(single_hosts(range(8, 16))))
         until(site, lambda: all(pod["spec"].get("nodeName") for pod in pods(site, REPLICAS)))
+        # An answer is in the audit log only after the client has it.
+        until(site, lambda: len(bindings(site, before)) >= 16)
         later = {f"host-{number}" for number in range(8, 16)}
         took = min(entry.at for entry in bindings(site, before) if entry.name in later) - killed
         assert holder(site) in by_pid.keys() - {str(leader.process.pid)}
@@ -150,8 +152,8 @@ def test_a_leader_is_killed_in_the_middle_of_its_work(site: Site, capsys: pytest
         assert {*written} <= {*devices.items()}
         assert len({*devices.values()}) == 16
         assert site.refused() == []
-        kubectl.run("delete", "pods", "--all", "-n", REPLICAS, "--timeout=60s", timeout=70)
-        kubectl.run("delete", "resourceclaims", "--all", "-n", REPLICAS, "--timeout=60s", timeout=70)
+        kubectl.run("delete", "pods", "--all", "-n", REPLICAS, "--timeout=150s")
+        kubectl.run("delete", "resourceclaims", "--all", "-n", REPLICAS, "--timeout=150s")
     with capsys.disabled():
         print(f"\nlease {LEASE_SECONDS:g} s: the next decision {took:.2f} s after the leader was killed")
 
@@ -309,7 +311,7 @@ def test_device_taint_rules_are_upstreams_as_long_as_it_looks_after_them(site: S
     until(site, lambda: quiet(site))
     written = site.written()[before:]
     assert {entry.user for entry in written if entry.resource == "devicetaintrules/status"} == set()
-    evictions = [entry.name for entry in written if entry.user == OURS and entry.verb == "delete"]
+    evictions = [entry.name for entry in written if entry.user == OURS and entry.verb == "delete" and entry.writes]
     assert sorted(evictions) == sorted(second)
     nobody_fights(written)
     assert site.refused() == []
@@ -364,7 +366,7 @@ def nobody_fights(written: Sequence[Entry]) -> None:
     assert {where: writers for where, writers in turns.items() if len(writers) > TURNS} == {}
 
 
-def until(site: Site, found: Callable[[], T | None], timeout: float = 90) -> T:
+def until(site: Site, found: Callable[[], T | None], timeout: float = 180) -> T:
     deadline = time.monotonic() + timeout
     while not (seen := found()):
         assert time.monotonic() < deadline, site.kubectl.run(

@@ -98,8 +98,9 @@ class Site:
         return Orderly(*command, "--kubeconfig", str(self.account(account)))
 
     def written(self) -> list[Entry]:
-        """All of the audit log."""
-        return [_entry(json.loads(line)) for line in self._audit.read_text().splitlines()]
+        """All of the audit log; its last line may be on its way yet."""
+        whole, _, _ = self._audit.read_text().rpartition("\n")
+        return [_entry(json.loads(line)) for line in whole.splitlines()]
 
     def refused(self) -> list[str]:
         """What our accounts asked for and had no right to."""
