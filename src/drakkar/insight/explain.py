@@ -232,7 +232,7 @@ def _fences(cluster: Cluster, problem: Problem | None) -> list[str]:
 
 def _decision(cluster: Cluster, pod: PodView, policy: str, now: float) -> Decision:
     """What the scheduler would decide; for a pod of a gang together with the others."""
-    waiting = [obj for obj in cluster.pods_of_group(f"{pod.namespace}/{pod.group}") if is_due(obj)]
+    waiting = [obj for obj in cluster.pods_of_group(pod.group_key) if is_due(obj)]
     gang = gang_of(cluster, pod, waiting)
     if gang is None or group_obstacle(cluster, pod) is not None:
         return decide(cluster, pod, policy=policy, now=now)

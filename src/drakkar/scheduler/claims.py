@@ -85,7 +85,7 @@ def _is_group(entry: resource.ResourceClaimConsumerReference) -> bool:
 
 def consumer_of(cluster: Cluster, claim: resource.ResourceClaim, pod: PodView) -> dict[str, str]:
     """The entry of ``reservedFor`` that stands for the pod: its group's, when the claim is one of the group's."""
-    group = cluster.groups.get(f"{pod.namespace}/{pod.group}") if pod.group else None
+    group = cluster.groups.get(pod.group_key) if pod.group else None
     if group is not None:
         made = pod_claim_names(pod.obj)
         for entry in children(pod.obj, "spec", "resourceClaims"):

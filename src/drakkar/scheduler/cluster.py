@@ -237,7 +237,7 @@ class Cluster:
         owner = self.in_flight.get(uid)
         if owner is None or owner == pod.uid or claim.status.allocation is not None:
             return claim
-        if not pod.group or self._group_of.get(owner) != f"{pod.namespace}/{pod.group}":
+        if not pod.group or self._group_of.get(owner) != pod.group_key:
             return claim
         status = msgspec.structs.replace(claim.status, allocation=self._decided[uid])
         return msgspec.structs.replace(claim, status=status)

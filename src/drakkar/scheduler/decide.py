@@ -33,7 +33,7 @@ from drakkar.scheduler.claims import (
 )
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.extended import Extended, make_extended
-from drakkar.scheduler.groups import group_key, group_obstacle
+from drakkar.scheduler.groups import group_obstacle, queue_key
 from drakkar.scheduler.nodes import Node, free_share, preference, unfit
 from drakkar.scheduler.pods import PodView, claim_keys
 from drakkar.scheduler.refusal import Cause, Refusal, refusal
@@ -134,7 +134,7 @@ def decide(
     keys = claim_keys(pod.obj)
     missing = group_obstacle(cluster, pod)
     if missing is not None:
-        return _blocked(cluster, missing, keys | {group_key(pod)}, frozenset({Cause.GROUP}))
+        return _blocked(cluster, missing, keys | {queue_key(pod.group_key)}, frozenset({Cause.GROUP}))
     found = claims_of(cluster, pod)
     if isinstance(found, Obstacle):
         return _blocked(cluster, found, keys, frozenset({Cause.CLAIM}))

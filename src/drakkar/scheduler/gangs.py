@@ -17,7 +17,7 @@ from drakkar.api.objects import pod_priority
 from drakkar.api.tree import text
 from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.decide import Decision, Pending, Placement, decide
-from drakkar.scheduler.groups import group_key
+from drakkar.scheduler.groups import queue_key
 from drakkar.scheduler.pods import PodView
 from drakkar.scheduler.refusal import Cause
 
@@ -49,7 +49,7 @@ class GangDecision:
 
 def gang_of(cluster: Cluster, pod: PodView, waiting: Sequence[Object]) -> Gang | None:
     """The gang that the pod has to start with; ``waiting`` are the pods of its group that may be decided now."""
-    key = f"{pod.namespace}/{pod.group}"
+    key = pod.group_key
     group = cluster.groups.get(key) if pod.group else None
     if group is None or not minimum_of(group):
         return None
@@ -96,7 +96,7 @@ def _waits(gang: Gang, pod: PodView, fitting: int, refused: dict[str, Pending]) 
     first_uid, first = next(iter(refused.items()), ("", None))
     if first is None:
         message = f"{wanted}; {fitting} fit"
-        return Pending("waiting-for-group", message, causes=frozenset(Cause), claims=frozenset({group_key(pod)}))
+        return Pending("waiting-for-group", message, causes=frozenset(Cause), claims=frozenset({queue_key(gang.key)}))
     reason = own if own is not None else first
     first_name = next(member.name for member in gang.waiting if member.uid == first_uid)
     told = reason.message if own is not None else f"pod {first_name}: {first.message}"
@@ -105,7 +105,7 @@ def _waits(gang: Gang, pod: PodView, fitting: int, refused: dict[str, Pending]) 
         reason=own.reason if own is not None else "waiting-for-group",
         message=f"{told} ({wanted}; {fitting} fit)",
         causes=first.causes | reason.causes | {Cause.GROUP},
-        claims=first.claims | reason.claims | {group_key(pod)},
+        claims=first.claims | reason.claims | {queue_key(gang.key)},
         drivers=None if first.drivers is None or reason.drivers is None else first.drivers | reason.drivers,
         release=own.release if own is not None else None,
         discard=own.discard if own is not None else None,

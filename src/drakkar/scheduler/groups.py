@@ -11,20 +11,19 @@ from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.pods import PodView
 
 
-def group_key(pod: PodView) -> str:
-    """Under which the queue knows the pod's group; different from every key of a claim."""
-    return f"podgroup {pod.namespace}/{pod.group}"
+def queue_key(group: str) -> str:
+    """Under which the queue knows a group (``namespace/name``); different from every key of a claim."""
+    return f"podgroup {group}"
 
 
 def group_obstacle(cluster: Cluster, pod: PodView) -> Obstacle | None:
     """What the pod's group lacks: the group itself, or pods enough to start together."""
     if not pod.group:
         return None
-    key = f"{pod.namespace}/{pod.group}"
-    group = cluster.groups.get(key)
+    group = cluster.groups.get(pod.group_key)
     if group is None:
         return Obstacle("waiting-for-group", f"podgroup {pod.group} not found in namespace {pod.namespace}")
-    there, minimum = len(cluster.pods_of_group(key)), minimum_of(group)
+    there, minimum = len(cluster.pods_of_group(pod.group_key)), minimum_of(group)
     if there < minimum:
         text = f"podgroup {pod.group} has {there} pods, and starts with {minimum} or more only"
         return Obstacle("waiting-for-group", text)

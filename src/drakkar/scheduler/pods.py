@@ -68,6 +68,11 @@ class PodView:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def group_key(self) -> str:
+        """``namespace/name`` of the pod's PodGroup, where it has one."""
+        return f"{self.namespace}/{self.group}"
+
     @staticmethod
     def of(pod: Object) -> PodView:
         """Reads ``pod``."""

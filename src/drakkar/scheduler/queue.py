@@ -202,6 +202,11 @@ class SchedulingQueue:
             if cause in entry.causes and (driver is None or entry.drivers is None or driver in entry.drivers):
                 self._wake(entry)
 
+    def all_happened(self, causes: Iterable[Cause]) -> None:
+        """The same for several causes, for whoever waits for them."""
+        for cause in causes:
+            self.happened(cause)
+
     def times(self, cause: Cause) -> int:
         """How often the cause has occurred."""
         return self._times[cause]

@@ -9,25 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
 from drakkar.api.groups import group_index
-from drakkar.api.kinds import (
-    CSINODE,
-    DEVICECLASS,
-    DEVICETAINTRULE,
-    NAMESPACE,
-    NODE,
-    PERSISTENTVOLUME,
-    PERSISTENTVOLUMECLAIM,
-    POD,
-    PODGROUP,
-    RESOURCECLAIM,
-    RESOURCESLICE,
-)
+from drakkar.api.kinds import POD, PODGROUP, RESOURCECLAIM
 from drakkar.api.meta import Object
 from drakkar.api.names import (
     DEFAULT_SCHEDULER,
@@ -40,7 +28,6 @@ from drakkar.api.names import (
 from drakkar.api.objects import (
     condition,
     key_of,
-    labels_of,
     name_of,
     namespace_of,
     pod_priority,
@@ -58,8 +45,9 @@ from drakkar.scheduler.cluster import Cluster
 from drakkar.scheduler.commit import COME_BACK, Committer, Dropped, Lost, Result
 from drakkar.scheduler.decide import Pending, Placement, Trail, decide
 from drakkar.scheduler.equal import Kind, Verdicts, follow, in_line, kind_of
+from drakkar.scheduler.events import ClusterEvents
 from drakkar.scheduler.gangs import Gang, decide_gang, gang_of
-from drakkar.scheduler.groups import group_obstacle
+from drakkar.scheduler.groups import group_obstacle, queue_key
 from drakkar.scheduler.guard import Guard
 from drakkar.scheduler.metrics import COUNTERS, exposition
 from drakkar.scheduler.pods import PodView, claim_keys, is_waiting
@@ -204,87 +192,9 @@ class Scheduler:
     # from events to state
 
     def _subscribe(self) -> None:
-        subscriptions: dict[Any, Callable[[str, Any, Any], None]] = {
-            NODE: self._on_node,
-            DEVICECLASS: self._on_class,
-            RESOURCESLICE: self._on_slice,
-            DEVICETAINTRULE: self._on_rule,
-            NAMESPACE: self._on_namespace,
-            PERSISTENTVOLUME: self._on_volume,
-            PERSISTENTVOLUMECLAIM: self._on_volume_claim,
-            PODGROUP: self._on_group,
-            CSINODE: self._on_csi_node,
-        }
-        for kind, handler in subscriptions.items():
-            self._caches.of(kind).subscribe(handler)
+        ClusterEvents(self.cluster, self.queue, self._avoided).subscribe(self._caches)
         self._claims.subscribe(self._on_claim)
         self._pods.subscribe(self._on_pod)
-
-    def _on_node(self, event: str, _: Object | None, node: Object) -> None:
-        if event == "DELETED":
-            self.cluster.remove_node(name_of(node))
-        else:
-            self._happened(self.cluster.set_node(node))
-
-    def _on_namespace(self, event: str, old: Object | None, namespace: Object) -> None:
-        if event == "DELETED":
-            self.cluster.remove_namespace(name_of(namespace))
-            return
-        self.cluster.set_namespace(namespace)
-        if old is not None and labels_of(old) != labels_of(namespace):
-            self._happened((Cause.POD, Cause.ROOM))
-
-    def _on_group(self, event: str, _: Object | None, group: Object) -> None:
-        if event == "DELETED":
-            self.cluster.remove_group(group)
-        else:
-            self.cluster.set_group(group)
-            self.queue.happened(Cause.GROUP, claim=f"podgroup {key_of(group)}")
-
-    def _on_csi_node(self, event: str, _: Object | None, obj: Object) -> None:
-        if event == "DELETED":
-            self.cluster.volumes.remove_csi_node(name_of(obj))
-        else:
-            self.cluster.volumes.set_csi_node(obj)
-            self.queue.happened(Cause.VOLUME)
-
-    def _on_volume(self, event: str, _: Object | None, volume: Object) -> None:
-        if event == "DELETED":
-            self.cluster.volumes.remove_volume(name_of(volume))
-        else:
-            self.cluster.volumes.set_volume(volume)
-            self.queue.happened(Cause.VOLUME)
-
-    def _on_volume_claim(self, event: str, _: Object | None, claim: Object) -> None:
-        if event == "DELETED":
-            self.cluster.volumes.remove_claim(claim)
-        else:
-            self.cluster.volumes.set_claim(claim)
-            self.queue.happened(Cause.VOLUME)
-
-    def _on_class(self, event: str, _: Any, item: resource.DeviceClass) -> None:
-        if event == "DELETED":
-            self.cluster.remove_class(item.metadata.name)
-        else:
-            self.cluster.set_class(item)
-            self.queue.happened(Cause.DEVICE)
-
-    def _on_slice(self, event: str, old: Any, item: resource.ResourceSlice) -> None:
-        if event == "DELETED":
-            self.cluster.remove_slice(item.metadata.name)
-        else:
-            self.cluster.set_slice(item)
-        if old is None or event == "DELETED" or old.spec != item.spec:
-            self._avoided.published(item.spec.driver, item.spec.pool.name)
-        # Also when one goes: a pool with a slice too many is whole from then on.
-        self.queue.happened(Cause.DEVICE, driver=item.spec.driver)
-
-    def _on_rule(self, event: str, _: Any, item: resource.DeviceTaintRule) -> None:
-        if event == "DELETED":
-            self.cluster.remove_taint_rule(item.metadata.name)
-        else:
-            self.cluster.set_taint_rule(item)
-        self.queue.happened(Cause.DEVICE)
 
     def _on_claim(self, event: str, old: resource.ResourceClaim | None, claim: resource.ResourceClaim) -> None:
         held = old.status.allocation if old is not None else None
@@ -316,18 +226,14 @@ class Scheduler:
             self.queue.add(uid, pod_priority(pod), created)
         if Cause.ROOM in changes and was:
             self._room_returned(pod)
-        self._happened(changes - {Cause.ROOM})
+        self.queue.all_happened(changes - {Cause.ROOM})
         for key in group_index(pod):
             if old is None or event == "DELETED" or self.waits(old) != self.waits(pod):
-                self.queue.happened(Cause.GROUP, claim=f"podgroup {key}")
+                self.queue.happened(Cause.GROUP, claim=queue_key(key))
 
     def _devices_returned(self, drivers: Iterable[str]) -> None:
         for driver in drivers:
             self.queue.happened(Cause.DEVICE, driver=driver)
-
-    def _happened(self, causes: Iterable[Cause]) -> None:
-        for cause in causes:
-            self.queue.happened(cause)
 
     def _on_settled(self, claim: resource.ResourceClaim) -> None:
         # The watch told of the allocation before it was confirmed; only now others may join.
@@ -392,7 +298,7 @@ class Scheduler:
         """The pods of the pod's group that are ours to decide now."""
         return [
             obj
-            for obj in self.cluster.pods_of_group(f"{pod.namespace}/{pod.group}")
+            for obj in self.cluster.pods_of_group(pod.group_key)
             if self.waits(obj) and self.is_ours(obj) and not self.cluster.node_of(uid_of(obj))
         ]
 
