@@ -1,4 +1,7 @@
-"""The API server's client of node agents: HTTPS with its certificate, verified both ways."""
+"""The API server's client of node agents: HTTPS with its certificate, verified both ways.
+
+Nobody is followed elsewhere: all agents take this server's word, so one that may send it on has the pods of all.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +68,20 @@ class Agents:
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT)
+            trace = aiohttp.TraceConfig()
+            trace.on_request_redirect.append(_stay)
             # No connections are kept: a node that went away leaves none behind.
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, trace_configs=[trace])
         return self._session
+
+
+async def _stay(session: aiohttp.ClientSession, context: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+    """Ends a request that was answered with a redirect; ``ws_connect`` has no flag for it."""
+    import aiohttp
+
+    redirect.response.close()
+    raise aiohttp.ClientError(f"the agent answered {redirect.response.status}, and redirects are not followed")
 
 
 async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from drakkar.api.errors import FieldError
+from drakkar.api.formats import dns_subdomain
 from drakkar.api.tree import at, child, children, text
 from drakkar.apiserver import status
 from drakkar.apiserver.status import StatusError
@@ -34,7 +36,10 @@ class Target:
 
 
 def endpoint(node: Object) -> str:
-    """The agent's URL without a path. StatusError 500 when the node does not say."""
+    """The agent's URL without a path. StatusError 500 when the node does not say, or says something else.
+
+    The node wrote this itself, and what follows a host in a URL would be a request to somebody else.
+    """
     name = node["metadata"]["name"]
     port = at(node, "status", "daemonEndpoints", "kubeletEndpoint", "Port")
     if not port:
@@ -44,7 +49,18 @@ def endpoint(node: Object) -> str:
     host = next((known[kind] for kind in _ADDRESSES if known.get(kind)), None)
     if host is None:
         raise StatusError(status.internal(f"node {name} has no address (status.addresses)"))
+    if not _is_host(host) or type(port) is not int or not 0 < port < 65536:
+        raise StatusError(status.internal(f"node {name}: {host!r} with port {port!r} is not the address of an agent"))
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_host(text: object) -> bool:
+    if not isinstance(text, str):
+        return False
+    try:
+        return ipaddress.ip_address(text) is not None and "%" not in text
+    except ValueError:
+        return not dns_subdomain(text.lower())
 
 
 def container_of(pod: Object, asked: str) -> str:

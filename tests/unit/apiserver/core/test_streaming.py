@@ -75,6 +75,60 @@ def test_the_address_of_a_node() -> None:
     assert "daemonEndpoints" in _words(lambda: endpoint({"metadata": {"name": "n"}, "status": {}}))
 
 
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("10.0.0.1:10250/exec/default/victim/main?command=id#", 10250),
+        ("user@10.0.0.1", 10250),
+        ("fd00::1]:1/exec?x=", 10250),
+        ("fe80::1%x]:1/exec", 10250),
+        ("n1/..", 10250),
+        ("n1 ", 10250),
+        ("n1", "10250/exec"),
+        ("n1", 0),
+        ("n1", True),
+    ],
+)
+def test_a_node_leads_the_server_to_no_other_place(host: str, port: Any) -> None:
+    addresses = [{"type": "Hostname", "address": host}]
+    status = {"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+    words = _words(lambda: endpoint({"metadata": {"name": "n"}, "status": status}))
+    assert "is not the address of an agent" in words or "is not set" in words
+
+
+def test_an_agent_sends_the_server_to_no_other_agent(tmp_path: Path) -> None:
+    """What one agent answers must not become a request to another, which would take it for the server's own."""
+    from aiohttp import web
+
+    async def test(running: Site) -> None:
+        asked: list[str] = []
+
+        async def answer(request: web.Request) -> web.Response:
+            asked.append(request.path)
+            where = request.path.replace("/web/", "/victim/")
+            return web.Response(status=302, headers={"location": f"https://127.0.0.1:{running.endpoint.port}{where}"})
+
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        hostile = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=running.pki.agent_context("hostile", ["127.0.0.1"]))
+        await hostile.start()
+        port: int = runner.addresses[0][1]
+        agents = running.server.agents
+        assert agents is not None
+        base = f"https://127.0.0.1:{port}"
+        target = exec_target(_pod("main"), [("command", "id"), ("stdout", "1")], base, attach=False)
+        for work in (agents.logs(base + log_path(_pod("main"), [])), agents.converse(target)):
+            with pytest.raises(StatusError) as refused:
+                await work
+            assert "redirects are not followed" in refused.value.status["message"]
+        assert asked == ["/containerLogs/default/web/main", "/exec/default/web/main"]
+        await runner.cleanup()
+
+    _run(tmp_path, test)
+
+
 def _run(tmp_path: Path, test: Callable[[Site], Awaitable[None]]) -> None:
     async def run() -> None:
         async with site(tmp_path) as running:
