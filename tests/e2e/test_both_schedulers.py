@@ -55,7 +55,7 @@ from tests.unit.deploy.test_manifests import objects
 from tests.unit.scheduler.build import node
 from tests.unit.scheduler.test_webhook import documented
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
 
 WEBHOOK = Kind(
     "admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
@@ -85,14 +85,14 @@ class Ours(Part):
         # Hands its Lease over to the next test's.
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
+            self.process.wait(60)
         super().__exit__(*error)
 
     async def url(self) -> str:
         return await self._told(r"admission webhook at (\S+)/")
 
     async def _told(self, pattern: str) -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (found := re.search(pattern, self.output)) is None:
                 await asyncio.sleep(0.05)
         return found[1]
@@ -102,7 +102,7 @@ class Ours(Part):
         endpoint = await self._told(r"health and metrics at (\S+)")
 
         def read() -> str:
-            with urllib.request.urlopen(f"{endpoint}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"{endpoint}/metrics", timeout=60) as answer:
                 return answer.read().decode()
 
         (line,) = [line for line in (await asyncio.to_thread(read)).splitlines() if line.startswith(f"{sample} ")]
@@ -309,7 +309,7 @@ async def exists(admin: Client, namespace: str) -> bool:
     return bool((await admin.list(account, namespace)).items)
 
 
-async def until(holds: Any, timeout: float = 40) -> Any:
+async def until(holds: Any, timeout: float = 120) -> Any:
     async with asyncio.timeout(timeout):
         while not (found := await holds()):
             await asyncio.sleep(0.1)
@@ -358,7 +358,7 @@ async def contest(admin: Client, seed: int) -> tuple[Revisions, Counter[str], in
         waiting = [wish for name, wish in zip(names, wanted, strict=True) if name not in bound.values()]
         return len(held) == len(bound) and all(amount > most[kind] for _, kind, amount in waiting)
 
-    await until(nothing_fits, 60)
+    await until(nothing_fits)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert following.cancelled(), following.exception()
@@ -411,7 +411,7 @@ def test_with_the_guard_no_device_is_held_twice_at_any_revision(cluster: KubeClu
     with Ours(cluster, "own") as ours:
         asyncio.run(story(ours))
         verify = [sys.executable, "-m", "drakkar.cli", "verify", "--kubeconfig", str(cluster.kubeconfig())]
-        verified = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False)
+        verified = subprocess.run(verify, capture_output=True, text=True, timeout=180, check=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
@@ -441,13 +441,14 @@ def test_without_the_guard_the_watcher_sees_what_nobody_refuses(cluster: KubeClu
             assert await asyncio.to_thread(allocate, "a") == ""
             await guarded(admin, cluster, ours)
 
-            async def refused() -> str:
-                said = await asyncio.to_thread(allocate, "b", "--dry-run=server")
-                return said if "denied" in said else ""
-
-            said = await until(refused)
             holder = "device d (driver forged.example.com, pool forged) is held by resourceclaim forged/a"
-            assert f'admission webhook "guard.drakkar.dev" denied the request: {holder}' in said
+
+            async def refused() -> bool:
+                """Until then the webhook is not in force, or the leader has not heard of the claim."""
+                said = await asyncio.to_thread(allocate, "b", "--dry-run=server")
+                return f'admission webhook "guard.drakkar.dev" denied the request: {holder}' in said
+
+            await until(refused)
             assert holder in await asyncio.to_thread(allocate, "b")
             await admin.delete(WEBHOOK, "drakkar-guard")
 
@@ -594,8 +595,8 @@ def test_the_service_leads_to_the_leader_and_then_to_the_next_one(cluster: KubeC
                 await make(admin, (POD, pod_from(name, "led", OURS, "t")))
                 await until(lambda: bound(name))
 
-            async def refusal() -> str:
-                """What is said to somebody who wants both devices."""
+            async def refused() -> bool:
+                """Whether it is said to somebody who wants both devices that one is held."""
                 results = [
                     {"request": "r", "driver": "led.example.com", "pool": "led", "device": f"d{n}"} for n in range(2)
                 ]
@@ -603,7 +604,7 @@ def test_the_service_leads_to_the_leader_and_then_to_the_next_one(cluster: KubeC
                 words = ("patch", "resourceclaim", "theirs", "-n", "led", "--subresource=status", "--type=merge")
                 done = await asyncio.to_thread(cluster.kubectl().ask, *words, "-p", body)
                 assert done.returncode
-                return done.stderr if "denied the request" in done.stderr else ""
+                return "denied the request" in done.stderr and "is held by resourceclaim led/" in done.stderr
 
             leaders: list[Ours] = []
             for name in ("one", "two"):
@@ -611,9 +612,9 @@ def test_the_service_leads_to_the_leader_and_then_to_the_next_one(cluster: KubeC
                 replicas = [ours for ours in (first, second) if ours not in leaders]
                 (leader,) = [ours for ours in replicas if await ours.metric("drakkar_leading")]
                 leaders.append(leader)
-                assert "is held by resourceclaim led/" in await until(refusal)
+                await until(refused)
                 # It was asked about its own writes, too.
-                assert await leader.metric('drakkar_guard_allocations_total{outcome="own"}') == 1
+                assert await leader.metric('drakkar_guard_allocations_total{outcome="own"}') >= 1
                 if name == "one":
                     leader.process.kill()
                     leader.process.wait()

@@ -20,7 +20,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
 from tests.support.upstream import Component, token_kubeconfig
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
 
 USERS = {
     "kube-scheduler": "system:kube-scheduler",
@@ -91,7 +91,7 @@ class Cluster:
         return json.loads(self.kubectl.run("get", kind, "-n", namespace, "-o", "json", *arguments))["items"]
 
     def until(
-        self, kind: str, namespace: str, holds: Callable[[list[dict[str, Any]]], object], timeout: float = 60
+        self, kind: str, namespace: str, holds: Callable[[list[dict[str, Any]]], object], timeout: float = 150
     ) -> list[dict[str, Any]]:
         """The objects once this is true of them; AssertionError with them, and with a dead component's log."""
         deadline = time.monotonic() + timeout
@@ -145,7 +145,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     cluster.kubectl.run("create", "namespace", name)
     cluster.until("serviceaccounts", name, lambda found: [each["metadata"]["name"] for each in found] == ["default"])
     yield name
-    cluster.kubectl.run("delete", "namespace", name, "--timeout=90s", timeout=100)
+    cluster.kubectl.run("delete", "namespace", name, "--timeout=150s")
 
 
 def _ready(node: dict[str, Any]) -> bool:
@@ -194,7 +194,7 @@ def test_every_namespace_gets_an_account_and_the_root_certificate(cluster: Clust
     cluster.kubectl.run("delete", "-n", "furnished", "serviceaccount/default", "configmap/kube-root-ca.crt")
     cluster.until("serviceaccounts", "furnished", lambda found: found)
     cluster.until("configmaps", "furnished", lambda found: found)
-    cluster.kubectl.run("delete", "namespace", "furnished", "--timeout=60s", timeout=70)
+    cluster.kubectl.run("delete", "namespace", "furnished", "--timeout=150s")
 
 
 def test_claims_from_templates(cluster: Cluster, namespace: str) -> None:
@@ -217,7 +217,7 @@ def test_claims_from_templates(cluster: Cluster, namespace: str) -> None:
     devices = [device for each in claims.values() for device in _devices(each)]
     assert len(devices) == len(set(devices)) == 2 * len(names)
 
-    cluster.kubectl.run("delete", "pods", "--all", "-n", namespace, "--timeout=60s", timeout=70)
+    cluster.kubectl.run("delete", "pods", "--all", "-n", namespace, "--timeout=150s")
     cluster.until("resourceclaims", namespace, _nothing)
 
 
@@ -236,12 +236,12 @@ def test_a_shared_claim_is_free_again_after_its_last_pod(cluster: Cluster, names
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 1
     (claim,) = cluster.list("resourceclaims", namespace)
     assert {user["name"] for user in claim["status"]["reservedFor"]} == {"one", "two"}
-    cluster.kubectl.run("delete", "pod", "one", "-n", namespace, "--timeout=60s")
+    cluster.kubectl.run("delete", "pod", "one", "-n", namespace, "--timeout=150s")
     (claim,) = cluster.until(
         "resourceclaims", namespace, lambda found: [len(each["status"]["reservedFor"]) for each in found] == [1]
     )
     assert _devices(claim)
-    cluster.kubectl.run("delete", "pod", "two", "-n", namespace, "--timeout=60s")
+    cluster.kubectl.run("delete", "pod", "two", "-n", namespace, "--timeout=150s")
     cluster.until("resourceclaims", namespace, lambda found: "allocation" not in found[0].get("status", {}))
 
 
@@ -264,7 +264,7 @@ def test_a_pod_waits_for_devices_that_are_held(cluster: Cluster, namespace: str)
         )
 
     cluster.until("pods", namespace, told)
-    cluster.kubectl.run("delete", "pod", "first", "-n", namespace, "--timeout=60s")
+    cluster.kubectl.run("delete", "pod", "first", "-n", namespace, "--timeout=150s")
     (pod,) = cluster.until("pods", namespace, _running(1))
     assert (pod["metadata"]["name"], pod["spec"]["nodeName"]) == ("second", "host-3")
 
@@ -296,11 +296,11 @@ def test_a_device_taint_evicts(cluster: Cluster, namespace: str) -> None:
 
 def test_deployment(cluster: Cluster, namespace: str) -> None:
     def rolled() -> None:
-        told = cluster.kubectl.run("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s", timeout=100)
+        told = cluster.kubectl.run("rollout", "status", "deployment/web", "-n", namespace, "--timeout=150s")
         assert "successfully rolled out" in told
 
     def in_namespace(*arguments: str) -> str:
-        return cluster.kubectl.run(*arguments, "-n", namespace, timeout=100)
+        return cluster.kubectl.run(*arguments, "-n", namespace)
 
     in_namespace("create", "deployment", "web", "--image=one", "--replicas=3")
     rolled()
@@ -314,7 +314,7 @@ def test_deployment(cluster: Cluster, namespace: str) -> None:
     in_namespace("rollout", "undo", "deployment/web")
     rolled()
     cluster.until("pods", namespace, lambda pods: {pod["spec"]["containers"][0]["image"] for pod in pods} == {"one"})
-    in_namespace("delete", "deployment", "web", "--cascade=foreground", "--timeout=90s")
+    in_namespace("delete", "deployment", "web", "--cascade=foreground", "--timeout=150s")
     assert cluster.list("replicasets", namespace) == []
     cluster.until("pods", namespace, _nothing)
 
@@ -327,9 +327,9 @@ def test_other_workloads(cluster: Cluster, namespace: str) -> None:
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "set", "namespace": namespace}}
         cluster.apply({**body, "spec": {**spec, **more}})
         where = (f"{kind.lower()}/set", "-n", namespace)
-        told = cluster.kubectl.run("rollout", "status", *where, "--timeout=90s", timeout=100)
+        told = cluster.kubectl.run("rollout", "status", *where, "--timeout=150s")
         assert "roll" in told
-        cluster.kubectl.run("delete", *where, "--timeout=60s", timeout=70)
+        cluster.kubectl.run("delete", *where, "--timeout=150s")
         cluster.until("pods", namespace, _nothing)
 
 
@@ -350,7 +350,7 @@ def test_a_job_gives_its_devices_back(cluster: Cluster, namespace: str) -> None:
             },
         },
     )
-    cluster.kubectl.run("wait", "--for=condition=Complete", "job/work", "-n", namespace, "--timeout=90s", timeout=100)
+    cluster.kubectl.run("wait", "--for=condition=Complete", "job/work", "-n", namespace, "--timeout=150s")
     (job,) = cluster.list("jobs", namespace)
     assert (job["status"]["succeeded"], job["status"]["completedIndexes"]) == (6, "0-5")
     cluster.until("resourceclaims", namespace, _nothing)
@@ -378,7 +378,7 @@ def test_garbage_collection(cluster: Cluster, namespace: str) -> None:
         cluster.apply(config(f"owner-{way}"))
         cluster.apply(config(f"child-{way}", named(f"owner-{way}")))
         cluster.kubectl.run(
-            "delete", "configmap", f"owner-{way}", "-n", namespace, f"--cascade={way}", "--timeout=60s", timeout=70
+            "delete", "configmap", f"owner-{way}", "-n", namespace, f"--cascade={way}", "--timeout=150s"
         )
     left = cluster.until(
         "configmaps",
@@ -400,7 +400,7 @@ def test_a_namespace_goes_with_all_in_it(cluster: Cluster) -> None:
     cluster.kubectl.run("create", "deployment", "web", "--image=one", "--replicas=2", "-n", name)
     cluster.kubectl.run("create", "secret", "generic", "word", "--from-literal=a=b", "-n", name)
     cluster.until("pods", name, _running(3))
-    cluster.kubectl.run("delete", "namespace", name, "--timeout=90s", timeout=100)
+    cluster.kubectl.run("delete", "namespace", name, "--timeout=150s")
     kinds = "pods,replicasets,deployments,resourceclaims,resourceclaimtemplates,secrets,configmaps,serviceaccounts"
     assert cluster.list(kinds, name) == []
 
@@ -419,4 +419,6 @@ def test_no_peer_complains_about_the_server(cluster: Cluster) -> None:
     """Runs last: nothing the tests above made the peers do was refused, unknown or unreadable."""
     for component in cluster.components:
         component.check()
-        assert [line for line in component.log.splitlines() if COMPLAINTS.search(line)] == []
+        complaints = [line for line in component.log.splitlines() if COMPLAINTS.search(line)]
+        # Whoever comes too late to a namespace that is going is refused by every server.
+        assert [line for line in complaints if "because it is being terminated" not in line] == []

@@ -26,7 +26,7 @@ from tests.support.eventually import eventually
 from tests.support.upstream import binary
 from tests.unit.node.agent.test_thin_path import gone, log, pod
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DRIVER = "test-driver.cdi.k8s.io"
 _RBAC, _ROLES = "rbac.authorization.k8s.io", ("ClusterRole", "ClusterRoleBinding")
@@ -141,22 +141,22 @@ def test_upstreams_driver_runs_as_a_daemonset_of_the_node_it_serves(tmp_path: Pa
             async def slices() -> int:
                 return len((await site.client.list(RESOURCESLICE)).items)
 
-            await eventually(slices, lambda count: count > 0, timeout=40)
-            assert agent.plugins.drivers() == [DRIVER]
+            await eventually(slices, lambda count: count > 0)
+            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda drivers: drivers == [DRIVER])
             body = pod("p", "env | grep '^claim_'; sleep 1000")
             body["spec"]["containers"][0]["image"] = "host"
             await site.client.create(POD, body)
-            assert "_r=true" in await eventually(lambda: log(site, "p"), bool, timeout=30)
+            assert "_r=true" in await eventually(lambda: log(site, "p"), bool)
             # With an agent that starts anew, the driver's container is found again, and the pod can still be undone.
             await site.stop("agent")
             agent = await site.start_agent()
             await site.client.delete(POD, "p", "default")
-            await eventually(lambda: gone(site, "p"), bool, timeout=30)
+            await eventually(lambda: gone(site, "p"), bool)
             assert agent.claims is not None
             assert agent.claims.records() == []
             await site.client.delete(DAEMONSET, "driver", "kube-system")
-            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda left: not left, timeout=30)
-            await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left, timeout=30)
+            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda left: not left)
+            await eventually(lambda: asyncio.to_thread(os.listdir, root / "pods"), lambda left: not left)
 
     try:
         asyncio.run(run())
@@ -181,12 +181,12 @@ def test_upstreams_driver_registers_publishes_prepares_and_comes_back(tmp_path: 
             async def slices() -> int:
                 return len((await site.client.list(RESOURCESLICE)).items)
 
-            await eventually(slices, lambda count: count > 0, timeout=30)
-            assert agent.plugins.drivers() == [DRIVER]
+            await eventually(slices, lambda count: count > 0)
+            await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), lambda drivers: drivers == [DRIVER])
             body = pod("p", "env | sort | grep '^admin_\\|^claim_'; sleep 1000")
             body["spec"]["containers"][0]["image"] = "host"
             await site.client.create(POD, body)
-            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running", timeout=30)
+            await eventually(lambda: site.pod("p"), lambda p: p["status"].get("phase") == "Running")
             # A variable for the request, and one from the class's parameters.
             given = await eventually(lambda: log(site, "p"), lambda text: text.count("\n") == 2)
             assert "_r=true" in given
@@ -194,21 +194,21 @@ def test_upstreams_driver_registers_publishes_prepares_and_comes_back(tmp_path: 
             # Killed, it leaves its socket; half a minute (here a second) later its slices go, and come back with it.
             driver.send_signal(signal.SIGKILL)
             await driver.wait()
-            await eventually(slices, lambda count: count == 0, timeout=30)
+            await eventually(slices, lambda count: count == 0)
             driver = await _start(site, root, tmp_path)
-            await eventually(slices, lambda count: count > 0, timeout=30)
+            await eventually(slices, lambda count: count > 0)
             await site.client.delete(POD, "p", "default")
-            await eventually(lambda: gone(site, "p"), bool, timeout=30)
+            await eventually(lambda: gone(site, "p"), bool)
             assert agent.claims is not None
             assert agent.claims.records() == []
             # This driver remembers in memory only, so what it made for p before its death stays; of q nothing does.
             left = set((root / "cdi").iterdir())
             body["metadata"]["name"] = "q"
             await site.client.create(POD, body)
-            await eventually(lambda: site.pod("q"), lambda p: p["status"].get("phase") == "Running", timeout=30)
+            await eventually(lambda: site.pod("q"), lambda p: p["status"].get("phase") == "Running")
             assert set((root / "cdi").iterdir()) > left
             await site.client.delete(POD, "q", "default")
-            await eventually(lambda: gone(site, "q"), bool, timeout=30)
+            await eventually(lambda: gone(site, "q"), bool)
             assert set((root / "cdi").iterdir()) == left
             driver.terminate()
             await driver.wait()

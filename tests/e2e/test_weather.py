@@ -13,7 +13,7 @@ import pytest
 from tests.support.kubecluster import kube_cluster
 from tests.support.weather import Plane, embedded, weather
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.slow
