@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drakkar.api.meta import Object
 from drakkar.api.names import (
     ALLOCATED_NODE,
+    DISRUPTION_TARGET,
     POD_SCHEDULED,
     REASON_UNSCHEDULABLE,
     SCHEDULING_GATE,
@@ -45,6 +46,9 @@ LONGEST_PATIENCE = 600.0
 #: What pods of one owner lose within this many seconds is one loss.
 TOGETHER = 1.0
 
+#: The end of what is said of a pod with an owner whose loss is repaired.
+REPLACED = "; deleted so that its owner creates it anew, gated"
+
 
 def is_gated(pod: Object) -> bool:
     """Whether the pod carries our gate, alone or among others."""
@@ -72,6 +76,14 @@ def lifted_node(pod: Object) -> str:
         return ""
     terms = [term for term in _terms(pod) if not _matches_nothing(term)]
     return node if terms and all(_here(node) in (term.get("matchFields") or []) for term in terms) else ""
+
+
+def is_marked(pod: Object) -> bool:
+    """Whether we have said of the pod that it has failed and is deleted for that, which has not been done yet."""
+    told = condition(pod, DISRUPTION_TARGET) or {}
+    if child(pod, "status").get("phase") != "Failed" or not str(told.get("message")).endswith(REPLACED):
+        return False
+    return ALLOCATED_NODE in annotations_of(pod) and not (pod_node(pod) or is_deleting(pod))
 
 
 def _terms(pod: Object) -> list[Object]:

@@ -41,6 +41,7 @@ from drakkar.scheduler.decide import Pending, Placement, Trail
 from drakkar.scheduler.equal import Kind
 from drakkar.scheduler.gates import (
     PATIENCE,
+    REPLACED,
     Loss,
     Strikes,
     cure,
@@ -48,6 +49,7 @@ from drakkar.scheduler.gates import (
     is_decidable,
     is_due,
     is_gated,
+    is_marked,
     lifted_node,
     lifting,
     loss_of,
@@ -61,7 +63,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks at the pods whose gate has been lifted, as long as there are some; of more than
 #: ``AT_ONCE`` pods each is looked at in proportion more seldom, so that a scheduler that binds nothing costs little.
 LOOK, AT_ONCE = 0.25, 256
-
+#: Seconds until a repair that failed is tried again, and at most: doubled with every failure.
+AGAIN, AT_MOST = 1.0, 30.0
 
 _RIGHTS = (
     "Gate mode needs the verbs patch and delete for pods beside the rights of own mode: add the ClusterRole "
@@ -123,7 +126,11 @@ class GateScheduler(Scheduler):
         super().__init__(client, clock, **settings)
         #: Pods whose gate is lifted and that nobody has bound yet: uid → what they have lost and when to repair that.
         self._lifted: dict[str, tuple[Loss, float] | None] = {}
+        #: Pods that have been said to be lost and are still there: killed in between, or without the right to delete.
+        self._marked: set[str] = set()
         self._some_lifted = asyncio.Event()
+        #: Uid → how often its repair has failed, and when it is tried again (monotonic).
+        self._failed: dict[str, tuple[int, float]] = {}
         self._strikes = Strikes(patience)
 
     def is_ours(self, pod: Object) -> bool:
@@ -190,6 +197,11 @@ class GateScheduler(Scheduler):
     def _on_pod(self, event: str, old: Object | None, pod: Object) -> None:
         super()._on_pod(event, old, pod)
         uid = uid_of(pod)
+        if event != "DELETED" and is_marked(pod) and controller_of(pod) is not None:
+            self._marked.add(uid)
+            self._some_lifted.set()
+        else:
+            self._marked.discard(uid)
         node = lifted_node(pod) if event != "DELETED" and not self.is_ours(pod) else ""
         if node:
             if not self.cluster.node_of(uid):
@@ -198,6 +210,8 @@ class GateScheduler(Scheduler):
             self._lifted.setdefault(uid, None)
             self._some_lifted.set()
             return
+        if uid not in self._marked:
+            self._failed.pop(uid, None)
         if event != "DELETED" and pod_node(pod) and annotations_of(pod).get(ALLOCATED_NODE):
             self._strikes.succeeded(_owner(pod))
         if uid in self._lifted:
@@ -209,7 +223,7 @@ class GateScheduler(Scheduler):
 
     async def _watch_lifted(self) -> None:
         while True:
-            if not self._lifted:
+            if not self._lifted and not self._marked:
                 self._some_lifted.clear()
                 await self._some_lifted.wait()
             await self._clock.sleep(LOOK * max(1.0, len(self._lifted) / AT_ONCE))
@@ -219,9 +233,15 @@ class GateScheduler(Scheduler):
                 if number % AT_ONCE == 0:
                     # Watches have to be read in between.
                     await asyncio.sleep(0)
-            for uid in [*self._lifted]:
+            for uid in [*self._lifted, *self._marked]:
+                times, due = self._failed.get(uid, (0, 0.0))
+                if due > self._clock.monotonic():
+                    continue
+                # Unless it goes well.
+                self._failed[uid] = times + 1, self._clock.monotonic() + min(AGAIN * 2**times, AT_MOST)
                 try:
                     await self._repair(uid)
+                    self._failed.pop(uid, None)
                 except (ApiError, Unreachable) as error:
                     missing = _RIGHTS if isinstance(error, ApiError) and error.code == 403 else ""
                     logger.warning("pod %s: its loss was not repaired: %s. %s", uid, error, missing)
@@ -247,6 +267,9 @@ class GateScheduler(Scheduler):
     async def _repair(self, uid: str) -> None:
         """Replaces a pod whose loss has lasted, or tells of it; tells, too, when the loss is over."""
         pod = self._pods.uid(uid)
+        if pod is not None and uid in self._marked:
+            await self._delete(pod)
+            return
         if pod is None or not lifted_node(pod) or uid not in self._lifted:
             return
         found = self._lifted[uid]
@@ -273,10 +296,9 @@ class GateScheduler(Scheduler):
         First one write of exactly the state that was seen says that the pod has failed by a disruption. From then on
         no node starts it, and Jobs can tell by it that the pod is no failure of their own; then it is deleted.
         """
-        message = f"{loss.message}; deleted so that its owner creates it anew, gated"
+        message = f"{loss.message}{REPLACED}"
         try:
             await self._tell(pod, DISRUPTION_TARGET, "True", loss.reason, message, phase="Failed")
-            await self._client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod))
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
@@ -286,6 +308,15 @@ class GateScheduler(Scheduler):
         self.metrics["repaired"] += 1
         logger.info("pod %s: %s", key_of(pod), message)
         await self._recorder.record(POD, pod, "Warning", "AllocationLost", message)
+        await self._delete(pod)
+
+    async def _delete(self, pod: Object) -> None:
+        """What fails here is tried again, by the mark on the pod."""
+        try:
+            await self._client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod))
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
 
     async def _tell(self, pod: Object, kind: str, status: str, reason: str, message: str, **more: Any) -> None:
         """Writes a condition, and what else its status is to say, onto exactly this state of the pod."""

@@ -23,7 +23,7 @@ from drakkar.client import Client, MemoryTransport, SystemClock
 from drakkar.controllers import Controllers
 from drakkar.insight.dump import collect
 from drakkar.insight.verify import verify
-from drakkar.scheduler import GateScheduler, Scheduler
+from drakkar.scheduler import GateScheduler, Scheduler, gating
 from drakkar.scheduler.gates import lifted_node
 from tests.unit.scheduler.build import claim, device_class, node, node_slice, pod, requesting
 from tests.unit.scheduler.test_plane import create, until
@@ -505,6 +505,69 @@ def test_a_loss_while_nobody_ran_is_repaired_by_the_next() -> None:
             await made.client.delete(NODE, "a")
             await made.drakkar()
             await _replaced_and_told(made, "NodeGone")
+
+    asyncio.run(scenario())
+
+
+def test_killed_between_the_two_writes_of_a_repair() -> None:
+    async def scenario() -> None:
+        async with cluster("a") as made:
+            reached = asyncio.Event()
+
+            async def no_further(request: Request) -> Response:
+                if request.method == "DELETE":
+                    reached.set()
+                    await asyncio.Event().wait()
+                return await made.server.handle(request)
+
+            await made.drakkar(no_further)
+            await _lift(made, owned(gated("p", "c")))
+            await made.client.delete(NODE, "a")
+            await asyncio.wait_for(reached.wait(), 10)
+            made.task.cancel()
+            await asyncio.gather(made.task, return_exceptions=True)
+            assert pod_is_done(await made.pod("p"))
+            ours = await made.drakkar()
+            await until(lambda: made.gone("p"))
+            # Who deleted it is not counted as having repaired it twice.
+            assert ours.metrics["repaired"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_repair_that_fails_is_tried_again_after_ever_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gating, "AGAIN", 0.001)
+
+    async def scenario() -> None:
+        async with cluster("a") as made:
+            few = made.server.token("system:serviceaccount:drakkar-system:scheduler")
+            refused = {"p": 0, "q": 0}
+
+            async def without(request: Request) -> Response:
+                # The one may not be told of its loss, the other may not be deleted.
+                for name, missing in (("p", request.path.endswith("/p/status")), ("q", request.method == "DELETE")):
+                    if missing and f"/pods/{name}" in request.path and b"nominated" not in request.body:
+                        refused[name] += 1
+                        headers = {**request.headers, "authorization": f"Bearer {few}"}
+                        request = dataclasses.replace(request, headers=headers)
+                return await made.server.handle(request)
+
+            ours = await made.drakkar(without)
+            await create(made.client, node_slice("b", 1), node("b", cpu="4", memory="8Gi", pods="10"))
+            await create(made.client, claim("d"))
+            await _lift(made, owned(gated("p", "c")), owned(gated("q", "d")))
+            uids = {name: uid_of(await made.pod(name)) for name in "pq"}
+            refused.update(p=0, q=0)
+            for name in "ab":
+                await made.client.delete(NODE, name)
+
+            async def often() -> bool:
+                return all(ours._failed.get(uids[name], (0, 0.0))[0] >= 3 for name in "pq")
+
+            await until(often)
+            # Every failure is counted, by which the pause before the next attempt grows.
+            assert all(abs(refused[name] - ours._failed[uids[name]][0]) <= 1 for name in "pq")
+            assert pod_is_done(await made.pod("q"))
 
     asyncio.run(scenario())
 
