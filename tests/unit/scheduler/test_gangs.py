@@ -216,7 +216,7 @@ def test_a_claim_of_the_group_is_reserved_for_the_group() -> None:
             async def nodes() -> list[str]:
                 return [pod_node(found) for found in (await admin.list(POD, "default")).items]
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not all(await nodes()):
                     await asyncio.sleep(0.01)
             # The devices of one node, therefore all pods there.

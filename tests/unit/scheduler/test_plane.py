@@ -58,7 +58,7 @@ async def create(client: Client, *objects: dict[str, Any]) -> None:
         await client.create(kind, fresh(obj), "default" if kind.namespaced else None)
 
 
-async def until(holds: Callable[[], Awaitable[Any]], seconds: float = 10) -> Any:
+async def until(holds: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while True:
             found = await holds()
@@ -128,8 +128,12 @@ def test_a_pod_waits_for_its_devices_to_be_attached() -> None:
             assert term.matchFields[0].values == ["a"]
             await report(client, "c", "attached")
             await until(lambda: node_of(client, "p"))
-            reasons = {event["reason"] for event in (await client.list(EVENT, "default")).items}
-            assert {"BindingConditionsPending", "Scheduled"} <= reasons
+
+            async def told() -> bool:
+                reasons = {event["reason"] for event in (await client.list(EVENT, "default")).items}
+                return {"BindingConditionsPending", "Scheduled"} <= reasons
+
+            await until(told)
 
     asyncio.run(scenario())
 

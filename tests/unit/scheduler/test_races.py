@@ -117,14 +117,14 @@ def test_two_leaders(names: tuple[str, ...], seed: int) -> None:
             for transport, name in zip(transports, names * 2, strict=False)
         ]
         tasks = [asyncio.create_task(scheduler.run()) for scheduler in schedulers]
-        await until(lambda: len(bound(server)) == 4, 20)
+        await until(lambda: len(bound(server)) == 4)
         # A device is given back; where both serve the same pods, one of them dies before.
         if len(names) == 1:
             tasks.pop(rng.randrange(2)).cancel()
         gone = bound(server)[0]
         server.remove(POD, f"p{gone}")
         server.remove(RESOURCECLAIM, f"c{gone}")
-        await until(lambda: len(bound(server)) == 4, 20)
+        await until(lambda: len(bound(server)) == 4)
         assert server.faults == []
         assert all(len(claims) == 1 for claims in holders(server).values())
         for task in tasks:
@@ -171,7 +171,7 @@ def test_writes_that_are_carried_out_after_their_connection_was_cut(seed: int) -
         server = contested(("one",), Watched)
         transport = Losing(server, random.Random(seed))
         task = asyncio.create_task(Scheduler(Client(transport), SystemClock(), scheduler_names={"one"}).run())
-        await until(lambda: len(bound(server)) == 4, 20)
+        await until(lambda: len(bound(server)) == 4)
         await asyncio.gather(*transport.late)
         assert transport.cut
         assert server.faults == []
