@@ -91,10 +91,18 @@ def test_the_kind_is_that_of_the_example() -> None:
     ("setting", "said"),
     [
         ("scheduler.mode=both", "/scheduler/mode"),
-        ("scheduler.schedulerName=default-scheduler", "/scheduler/schedulerName"),
+        ("scheduler.schedulerName=default-scheduler", "that is kube-scheduler's name"),
+        ("scheduler.schedulerName=Drakkar", "/scheduler/schedulerName"),
         ("controllers.only={garbage}", "/controllers/only/0"),
         ("controllers.only={}", "/controllers/only"),
-        ("controllers.only={eviction,tainteviction}", "/controllers/only"),
+        ("controllers.only={eviction,tainteviction}", "eviction and tainteviction do the same"),
+        ("scheduler.mode=own,scheduler.webhook.enabled=true", "scheduler.mode=own leaves gated pods alone"),
+        ("scheduler.webhook.enabled=true", "scheduler.webhook.caBundle is empty"),
+        ("scheduler.guard.enabled=true", "scheduler.webhook.caBundle is empty"),
+        ("scheduler.guard.enabled=true,scheduler.webhook.caBundle=YQ==,scheduler.webhook.port=10259", "are both 10259"),
+        ("scheduler.guard.enabled=true,scheduler.webhook.caBundle=YQ==,scheduler.leaseDuration=3", "4 seconds or more"),
+        ("image.repository=registry.example/drakkar:0.1.0", "/image/repository"),
+        ("image.tag=with space", "/image/tag"),
         ("drivers.gpu.mig=some", "/drivers/gpu/mig"),
         ("kubeletRoot=var/lib", "/kubeletRoot"),
         ("image.digest=sha256:1", "/image/digest"),
@@ -333,7 +341,7 @@ def test_the_fence_refuses_claims_that_tolerate_everything() -> None:
 
 
 def test_the_guard_needs_one_right_more_and_a_way_in() -> None:
-    settings = ("scheduler.mode=own", "scheduler.guard.enabled=true")
+    settings = ("scheduler.mode=own", "scheduler.guard.enabled=true", "scheduler.webhook.caBundle=YQ==")
     more = {(obj["kind"], obj["metadata"]["name"]) for obj in chart.objects(chart.template(*settings))}
     less = {(obj["kind"], obj["metadata"]["name"]) for obj in chart.objects(chart.template("scheduler.mode=own"))}
     assert {kind for kind, _ in more - less} == {"Role", "RoleBinding", "Service", "ValidatingWebhookConfiguration"}
@@ -345,7 +353,8 @@ def test_the_guard_needs_one_right_more_and_a_way_in() -> None:
             "resources": ["endpointslices"],
             "resourceNames": ["drakkar-guard"],
             "verbs": ["create", "patch"],
-        }
+        },
+        {"apiGroups": [""], "resources": ["services"], "resourceNames": ["drakkar-guard"], "verbs": ["get"]},
     ]
     (policy,) = [
         obj for obj in rendered if obj["kind"] == "NetworkPolicy" and obj["metadata"]["name"] == "drakkar-scheduler"

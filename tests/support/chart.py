@@ -33,6 +33,7 @@ def all_on() -> list[str]:
     return [
         *drivers,
         "scheduler.webhook.enabled=true",
+        r"scheduler.webhook.annotations.cert-manager\.io/inject-ca-from=drakkar-system/drakkar-gate",
         "scheduler.guard.enabled=true",
         "scheduler.guard.drivers={gpu.example.com}",
         "fence.drivers={gpu.example.com}",

@@ -136,7 +136,7 @@ class Rights:
         """One sentence: what is not allowed, and what has to be added where."""
         # The lease that replicas elect by and where the guard's Service leads are all that parts have a right to in
         # one namespace only.
-        guard = right.resource == "endpointslices"
+        guard = right.resource == "endpointslices" or (right.resource == "services" and right.verb == "get")
         kind = (
             "Role"
             if guard or (right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE)

@@ -15,12 +15,14 @@ from typing import Any
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError, UsageError
 from drakkar.api.kinds import Kind
+from drakkar.api.objects import owner_reference
 from drakkar.client.client import Client
 from drakkar.client.transport import Unreachable
 
 logger = logging.getLogger(__name__)
 
 ENDPOINTSLICE = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", True)
+SERVICE = Kind("", "v1", "Service", "services", True)
 #: Field manager of the slice.
 MANAGER = "drakkar"
 #: Seconds between two looks whether the slice still leads here, and until the next attempt after a failure.
@@ -50,8 +52,8 @@ def address_for(service: str, ip: str, port: int) -> Address:
         ) from error
 
 
-def slice_of(address: Address) -> dict[str, Any]:
-    """The EndpointSlice, which has the Service's name."""
+def slice_of(address: Address, service: Any) -> dict[str, Any]:
+    """The EndpointSlice, which has the Service's name and goes with it."""
     version = ipaddress.ip_address(address.ip).version
     return {
         "apiVersion": ENDPOINTSLICE.api_version,
@@ -59,6 +61,7 @@ def slice_of(address: Address) -> dict[str, Any]:
         "metadata": {
             "name": address.name,
             "namespace": address.namespace,
+            "ownerReferences": [owner_reference(SERVICE, service, controller=False, block=False)],
             "labels": {
                 "kubernetes.io/service-name": address.name,
                 "endpointslice.kubernetes.io/managed-by": "drakkar.dev",
@@ -79,8 +82,10 @@ async def lead_here(client: Client, clock: Clock, address: Address, ready: async
     told = ""
     while True:
         try:
+            service = await client.get(SERVICE, address.name, address.namespace)
             await client.patch(
-                ENDPOINTSLICE, address.name, address.namespace, slice_of(address), "apply", None, MANAGER, force=True
+                *(ENDPOINTSLICE, address.name, address.namespace, slice_of(address, service), "apply", None, MANAGER),
+                force=True,
             )
             told = ""
             await clock.sleep(LOOK)

@@ -8,7 +8,7 @@ import pytest
 
 from drakkar.api.errors import UsageError
 from drakkar.client import SystemClock
-from drakkar.client.endpoints import ENDPOINTSLICE, address_for, lead_here
+from drakkar.client.endpoints import ENDPOINTSLICE, SERVICE, address_for, lead_here
 from tests.support.eventually import eventually, memory_plane
 
 
@@ -46,7 +46,12 @@ def test_the_last_one_to_lead_has_the_service() -> None:
             await asyncio.sleep(0.05)
             assert await leads_to() == []
             ready.set()
+            spec = {"ports": [{"name": "webhook", "port": 443, "targetPort": 7}]}
+            service = await client.create(SERVICE, {"metadata": {"name": "guard"}, "spec": spec}, "default")
             await eventually(leads_to, lambda found: found == ["10.0.0.1:7"])
+            # It belongs to the Service, so that both are gone after an uninstall.
+            (owner,) = (await client.get(ENDPOINTSLICE, "guard", "default"))["metadata"]["ownerReferences"]
+            assert owner == {"apiVersion": "v1", "kind": "Service", "name": "guard", "uid": service["metadata"]["uid"]}
             first.cancel()
             second = asyncio.create_task(lead_here(client, clock, address_for("default/guard", "10.0.0.2", 8), ready))
             await eventually(leads_to, lambda found: found == ["10.0.0.2:8"])

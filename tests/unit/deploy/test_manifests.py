@@ -40,6 +40,7 @@ from drakkar.store.memory import MemoryBackend
 from tests.support.eventually import eventually
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+EXAMPLES = DEPLOY.parent / "examples"
 NAMESPACE = "drakkar-system"
 DRIVERS = ("tpu", "gpu", "nic", "cpu", "computedomain", "example")
 
@@ -363,6 +364,32 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
                     f"{NAMESPACE}/drakkar-controllers",
                     "kube-system/tpu-driver",
                 }
+            assert made.refused == []
+
+    asyncio.run(run())
+
+
+def test_the_first_job_of_the_how_to_gets_its_device() -> None:
+    """With the example driver's class of ``deploy/``; in gate mode, so that it is lifted for another scheduler."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), site(objects("scheduler", "driver-example")) as made:
+            await made.create(node("a", 0))
+            await made.create(other_slice("a"))
+            for obj in yaml.safe_load_all((EXAMPLES / "on-a-cluster" / "first-job.yaml").read_text()):
+                await made.create({**obj, "metadata": {**obj["metadata"], "namespace": "default"}})
+            clock = SystemClock()
+            scheduler = replica(made, "scheduler", lambda c: GateScheduler(c, clock, scheduler_names={"drakkar"}))
+            upstream = Controllers(made.admin, clock, only={"claims", "jobs"})
+
+            async def lifted() -> list[str]:
+                pods = (await made.admin.list(POD, "default")).items
+                return [pod["metadata"].get("annotations", {}).get("drakkar.dev/allocated-node", "") for pod in pods]
+
+            async with at_work(scheduler.run(), upstream.run()):
+                await eventually(lifted, lambda found: found == ["a"])
+            (claim,) = (await made.admin.list(RESOURCECLAIM, "default")).items
+            assert claim.status.allocation.devices.results[0].driver == "example.drakkar.dev"
             assert made.refused == []
 
     asyncio.run(run())
