@@ -1,8 +1,9 @@
 """Rights that a server says are missing: named, with the rule to add, until they are there; and credentials, too.
 
 API servers refuse what no role allows in one form (403; 422 for the rights that only the status of claims asks for):
-``User "x" cannot list resource "pods" in API group "" at the cluster scope``. Other refusals, of quotas or admission,
-do not have it and are nobody's missing right.
+``User "x" cannot list resource "pods" in API group "" at the cluster scope``. Where the admission plugin
+OwnerReferencesPermissionEnforcement is on, it asks who makes an object for its owner for a right of the owner's, and
+names neither. Other refusals, of quotas or admission, are nobody's missing right.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+
+import msgspec
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
@@ -29,6 +32,8 @@ _FORM = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
+#: Of OwnerReferencesPermissionEnforcement: who lets an owner wait for what it owns needs a right to its finalizers.
+_OWNER = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"
 _NAME = re.compile(r'\S+ "(?P<name>[^"]+)" is forbidden: User')
 
 
@@ -64,6 +69,19 @@ def missing_right(error: ApiError) -> Access | None:
         *(found["verb"], found["group"], found["resource"], found["namespace"] or "", found["user"]),
         name=named["name"] if named is not None else "",
     )
+
+
+def _right_of_owner(request: Request, error: ApiError) -> Access | None:
+    """The right to the owner's finalizers that an object lacks which was to be made or changed."""
+    if error.code != 403 or _OWNER not in str(error):
+        return None
+    try:
+        references = msgspec.json.decode(request.body)["metadata"]["ownerReferences"]
+        owner = next(reference for reference in references if reference.get("blockOwnerDeletion"))
+        # The plural of every kind that owns anything here.
+        return Access("update", owner["apiVersion"].rpartition("/")[0], f"{owner['kind'].lower()}s/finalizers")
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError, StopIteration):
+        return None
 
 
 @dataclass(slots=True)
@@ -102,7 +120,7 @@ class Rights:
                 logger.warning("%s", error)
             self._stranger = str(error)
             return
-        right = missing_right(error)
+        right = missing_right(error) or _right_of_owner(request, error)
         if right is None:
             return
         key = right.verb, right.group, right.resource
@@ -148,10 +166,8 @@ class Rights:
             # That role has the name of the Service.
             name = right.name
         role = f"the {kind} {name}{where}" if name else f"a {kind}{where}"
-        return (
-            f"not allowed to {right}: {role} needs the rule {right.rule} for user {right.user}; "
-            "tried again until it is there"
-        )
+        whom = f"user {right.user}" if right.user else "the user of this component"
+        return f"not allowed to {right}: {role} needs the rule {right.rule} for {whom}; tried again until it is there"
 
     def text(self) -> str:
         """All that is missing, a sentence each; empty when nothing is."""

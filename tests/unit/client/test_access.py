@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import LEASE, POD
+from drakkar.api.kinds import LEASE, POD, RESOURCECLAIM
 from drakkar.client import Client, MemoryTransport
 from drakkar.client.access import FORGET, REMIND, Access, Rights, missing_right
 from tests.unit.client.fakeserver import FakeServer, failure
@@ -51,6 +51,34 @@ def test_the_guards_right_stands_in_a_role_with_the_name_of_its_service() -> Non
     right = missing_right(error(403, said))
     assert right is not None
     assert "the Role drakkar-guard in namespace x needs the rule" in Rights(Instant()).describe(right)
+
+
+def test_a_right_to_the_finalizers_of_an_owner_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """kube-apiserver says neither whose they are nor who lacks it."""
+    said = (
+        'resourceclaims.resource.k8s.io "c" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers '
+        "to a resource you can't set finalizers on: , <nil>"
+    )
+
+    async def scenario() -> None:
+        server = FakeServer()
+        client = Client(MemoryTransport(server.handle), clock=Instant(), role="drakkar-scheduler")
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+        metadata = {"name": "c", "namespace": "default"}
+        for references in ([], [owner], [owner, {**owner, "blockOwnerDeletion": True}]):
+            server.refuse = [failure(403, "Forbidden", said)]
+            with contextlib.suppress(ApiError):
+                await client.create(RESOURCECLAIM, {"metadata": {**metadata, "ownerReferences": references}})
+            assert bool(client.rights) == (len(references) == 2)
+        assert [right.resource for right in client.rights.missing()] == ["pods/finalizers"]
+
+    with caplog.at_level(logging.INFO, logger="drakkar.client.access"):
+        asyncio.run(scenario())
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(
+        "not allowed to update pods/finalizers: the ClusterRole drakkar-scheduler needs the rule "
+        '{apiGroups: [""], resources: ["pods/finalizers"], verbs: ["update"]} for the user of this component'
+    )
 
 
 def test_a_right_is_named_with_its_rule_until_it_is_there(caplog: pytest.LogCaptureFixture) -> None:
