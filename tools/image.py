@@ -45,14 +45,31 @@ def stage(folder: Path, epoch: int, *, packages: bool = True) -> None:
         target = ("--target", str(folder), "--no-compile", "--no-deps")
         if packages:
             pip("install", *target, "--only-binary", ":all:", "--require-hashes", "-r", str(LOCK), epoch=epoch)
+            # Programs name the Python of this machine, and pip warns of a folder that is there.
+            shutil.rmtree(folder / "bin", ignore_errors=True)
         pip("install", *target, "--no-index", *(str(wheel) for wheel in Path(scratch).glob("*.whl")), epoch=epoch)
-    # Programs name the Python of this machine; records name folders of this machine.
     shutil.rmtree(folder / "bin", ignore_errors=True)
+    # Records name folders of this machine.
     for name in ("direct_url.json", "RECORD", "REQUESTED", "INSTALLER"):
         for file in folder.glob(f"*.dist-info/{name}"):
             file.unlink()
     for cache in folder.rglob("__pycache__"):
         shutil.rmtree(cache)
+
+
+def check_base(base: Path) -> None:
+    """Before anything is fetched: whether the base is there, and, where it is a plain folder, has this Python.
+
+    Raises UsageError.
+    """
+    if not base.exists():
+        raise UsageError(f"base {base}: no such file or folder; `skopeo copy docker://IMAGE oci:FOLDER` makes one")
+    if not base.is_dir() or (base / "index.json").exists():
+        return
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    places = [base / folder / name for folder in ("usr/local/bin", "usr/bin", "bin")]
+    if not any(os.path.lexists(place) for place in places):
+        raise UsageError(f"base {base} has no {name} (in usr/local/bin or usr/bin), for which packages are chosen here")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         epoch = epoch_of(os.environ)
+        check_base(args.base)
         with tempfile.TemporaryDirectory() as folder:
             stage(Path(folder), epoch)
             digest = write_image(

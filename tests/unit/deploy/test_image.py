@@ -53,6 +53,24 @@ def test_the_containerfile_says_the_same() -> None:
     assert group.isdecimal()
 
 
+def test_a_base_that_cannot_be_one_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    staged: list[Path] = []
+    monkeypatch.setattr(image, "stage", lambda folder, epoch: staged.append(folder))
+    base, out = tmp_path / "base", str(tmp_path / "out")
+    assert image.main(["--base", str(base), "--out", out]) == 2
+    assert "no such file or folder; `skopeo copy" in capsys.readouterr().err
+    (base / "usr/bin").mkdir(parents=True)
+    assert image.main(["--base", str(base), "--out", out]) == 2
+    python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"has no {python} (in usr/local/bin or usr/bin)" in capsys.readouterr().err
+    assert staged == []
+    (base / "usr/bin" / python).touch()
+    assert image.main(["--base", str(base), "--out", out]) == 0
+    assert len(staged) == 1
+
+
 @pytest.mark.slow
 def test_two_builds_of_this_tree_are_equal_and_run(tmp_path: Path) -> None:
     """Without the packages, which come from a package index; those of this Python serve instead."""
