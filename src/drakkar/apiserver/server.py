@@ -506,7 +506,11 @@ class ApiServer:
             new: Object = msgspec.json.decode(_encode(obj))
             meta = new.setdefault("metadata", {})
             meta.pop("resourceVersion", None)
-            meta.setdefault("name", info.name)
+            if (meta.get("name") or info.name) != info.name:
+                # Rights are judged by the name in the path.
+                text = f"the name of the object ({meta['name']}) does not match the name on the URL ({info.name})"
+                raise StatusError(status.bad_request(text))
+            meta["name"] = info.name
             self.authorizer.check_new(write.user, info, new)
             attributes = write.attributes("CREATE", "CreateOptions", options)
             try:

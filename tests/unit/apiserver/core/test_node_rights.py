@@ -166,6 +166,11 @@ def test_a_node_reads_its_own_lease_attachments_and_slices() -> None:
     async def scene(api: Api) -> None:
         node = node_of(api)
         mine = LEASES.format("kube-node-lease")
+        # A path that is one's own does not open another name.
+        for name in ("n2", "n9"):
+            error = await refused(node.put(f"{mine}/n1", {"metadata": {"name": name}, "spec": {}}))
+            assert (error.code, "does not match the name on the URL" in str(error)) == (400, True)
+        assert (await api.get(mine))["items"] == []
         await node.post(mine, {"metadata": {"name": "n1"}, "spec": {}})
         assert (await node.get(f"{mine}/n1"))["metadata"]["name"] == "n1"
         spec = {"attacher": "a.b", "nodeName": "n1", "source": {"persistentVolumeName": "v"}}
@@ -268,6 +273,16 @@ def test_a_node_does_not_come_back_without_its_taints() -> None:
         assert "ownerReferences" not in (await node.patch(f"{path}/status", {"status": {}}))["metadata"]
         assert (await refused(node.delete(path))).code == 403
         assert (await refused(node.delete(f"{NODES}?fieldSelector=metadata.name=n1"))).code == 403
+
+        # However it is written.
+        apply = {"content-type": "application/apply-patch+yaml"}
+        whole = {"apiVersion": "v1", "kind": "Node", **await api.get(path)}
+        for change in ({"labels": {"k8s.io/x": "y"}}, {"ownerReferences": [owner]}):
+            applied = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", **change}}
+            sent = node.send("PATCH", f"{path}?fieldManager=x&force=true", applied, apply)
+            assert (await refused(sent)).code == 403
+            assert (await refused(node.put(path, {**whole, "metadata": {**whole["metadata"], **change}}))).code == 403
+        assert (await refused(node.put(path, {**whole, "spec": {}}))).code == 403
 
     play(scene)
 
