@@ -134,16 +134,22 @@ class Runner:
                     raise
                 self._expect(write.kind, obj, written)
             case Patch():
-                obj = await self._client.patch(
-                    write.kind,
-                    write.name,
-                    write.namespace or None,
-                    write.body,
-                    write.type,
-                    write.subresource,
-                    field_manager=self._controller.name if write.type == "apply" else None,
-                    force=write.type == "apply",
-                )
+                try:
+                    obj = await self._client.patch(
+                        write.kind,
+                        write.name,
+                        write.namespace or None,
+                        write.body,
+                        write.type,
+                        write.subresource,
+                        field_manager=self._controller.name if write.type == "apply" else None,
+                        force=write.type == "apply",
+                    )
+                except ApiError as error:
+                    if not (write.where_served and error.is_unknown_kind):
+                        raise
+                    logger.debug("%s/%s is not served here", write.kind.plural, write.subresource)
+                    return
                 self._expect(write.kind, obj, written)
             case Delete():
                 await self._delete(write, written)

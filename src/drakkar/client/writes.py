@@ -29,7 +29,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """PATCH; conditional when ``body`` names ``metadata.resourceVersion`` or ``metadata.uid``."""
+    """PATCH; conditional when ``body`` names ``metadata.resourceVersion`` or ``metadata.uid``.
+
+    ``where_served``: an older server may not have the subresource; there the patch is left out.
+    """
 
     kind: Kind
     namespace: str
@@ -37,6 +40,7 @@ class Patch:
     body: Any
     type: str = "merge"  # merge | json | strategic | apply
     subresource: str | None = None
+    where_served: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,8 @@ class TaintEviction:
         }
         # A patch by key, not an apply: it needs no managedFields, and nobody else writes this condition.
         body: Object = {"metadata": {"uid": uid_of(rule)}, "status": {"conditions": [condition]}}
-        return [Patch(DEVICETAINTRULE, "", name, body, "strategic", "status")]
+        # In Kubernetes 1.34 rules have no status.
+        return [Patch(DEVICETAINTRULE, "", name, body, "strategic", "status", where_served=True)]
 
     def _rule_state(self, rule: DeviceTaintRule) -> tuple[str, str, str]:
         """Status, reason and message of the condition."""
