@@ -43,14 +43,15 @@ def test_only_missing_rights_are_taken_for_such() -> None:
     assert missing_right(error(500, BINDING)) is None
 
 
-def test_the_guards_right_stands_in_a_role_with_the_name_of_its_service() -> None:
-    said = (
-        'endpointslices.discovery.k8s.io "drakkar-guard" is forbidden: User "system:serviceaccount:x:y" '
-        'cannot patch resource "endpointslices" in API group "discovery.k8s.io" in the namespace "x"'
-    )
-    right = missing_right(error(403, said))
-    assert right is not None
-    assert "the Role drakkar-guard in namespace x needs the rule" in Rights(Instant()).describe(right)
+def test_the_guards_rights_stand_in_a_role_with_the_name_of_its_service() -> None:
+    for verb, resource, group in (("patch", "endpointslices", "discovery.k8s.io"), ("get", "services", "")):
+        said = (
+            f'{resource} "drakkar-guard" is forbidden: User "system:serviceaccount:x:y" '
+            f'cannot {verb} resource "{resource}" in API group "{group}" in the namespace "x"'
+        )
+        right = missing_right(error(403, said))
+        assert right is not None
+        assert "the Role drakkar-guard in namespace x needs the rule" in Rights(Instant()).describe(right)
 
 
 def test_a_right_to_the_finalizers_of_an_owner_is_named(caplog: pytest.LogCaptureFixture) -> None:
