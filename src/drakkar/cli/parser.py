@@ -1,4 +1,6 @@
-"""All arguments of all commands, in one place and without heavy imports.
+"""All arguments of all commands, without heavy imports.
+
+Those of the commands that run one part of a cluster are in `drakkar.cli.parser_parts`.
 
 argparse and not a decorator library: a command line that is used in scripts and tests
 starts some 300 ms sooner (docs/decisions/0002-argparse.md).
@@ -7,11 +9,10 @@ starts some 300 ms sooner (docs/decisions/0002-argparse.md).
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from drakkar.cli.arguments import Sub, add_command, add_target, count, port, seconds
+from drakkar.cli.parser_parts import add_parts
 from drakkar.version import KUBERNETES_VERSION, __version__
-
-_Sub = Any  # argparse's private sub-parser action
 
 _TOP = """\
 Dynamic Resource Allocation for Kubernetes: devices, claims, scheduling, healing.
@@ -42,68 +43,8 @@ def build() -> argparse.ArgumentParser:
     _explain(commands)
     _verify(commands)
     _backups(commands)
-    _node(commands)
-    _token(commands)
-    _components(commands)
+    add_parts(commands)
     return parser
-
-
-def _command(parent: _Sub, name: str, run: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
-    command = parent.add_parser(
-        name, help=help, description=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.set_defaults(run=run)
-    return command
-
-
-def _target(command: argparse.ArgumentParser) -> None:
-    """Which cluster a command addresses (see `drakkar.cli.target`)."""
-    command.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="default: $KUBECONFIG, the pod's service account, your running `drakkar up`, ~/.kube/config",
-    )
-    command.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
-
-
-def _seconds(text: str) -> float:
-    value = float(text.removesuffix("s"))
-    if not value > 0:
-        raise ValueError
-    return value
-
-
-_seconds.__name__ = "number of seconds"
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-_positive.__name__ = "number of at least 1"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-_count.__name__ = "number above 0"
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise ValueError
-    return value
-
-
-_port.__name__ = "port number"
 
 
 def _plane(command: argparse.ArgumentParser, lease: float, period: float, grace: float) -> None:
@@ -111,7 +52,7 @@ def _plane(command: argparse.ArgumentParser, lease: float, period: float, grace:
         "--data", metavar="DIR", help="where state is kept; default: a temporary folder, gone at the end"
     )
     command.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="port of the API server; default: a free one"
+        "--port", type=port, default=0, metavar="N", help="port of the API server; default: a free one"
     )
     command.add_argument(
         "--sync",
@@ -120,22 +61,22 @@ def _plane(command: argparse.ArgumentParser, lease: float, period: float, grace:
         help="full: acknowledged writes survive power loss; normal: any crash of the program (default: full)",
     )
     command.add_argument(
-        "--lease-duration", type=_seconds, default=lease, metavar="S", help=f"of node leases (default {lease:g} s)"
+        "--lease-duration", type=seconds, default=lease, metavar="S", help=f"of node leases (default {lease:g} s)"
     )
     command.add_argument(
-        "--lease-period", type=_seconds, default=period, metavar="S", help=f"heartbeat of nodes (default {period:g} s)"
+        "--lease-period", type=seconds, default=period, metavar="S", help=f"heartbeat of nodes (default {period:g} s)"
     )
     command.add_argument(
         "--node-grace",
-        type=_seconds,
+        type=seconds,
         default=grace,
         metavar="S",
         help=f"silence after which a node is NotReady (default {grace:g} s)",
     )
 
 
-def _up(commands: _Sub) -> None:
-    command = _command(
+def _up(commands: Sub) -> None:
+    command = add_command(
         commands,
         "up",
         "up:run",
@@ -198,20 +139,20 @@ def _api_server(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--request-timeout",
-        type=_seconds,
+        type=seconds,
         default=60,
         metavar="S",
         help="for a request that is no watch, its body and its answer included (60 s)",
     )
     command.add_argument(
         "--max-requests-inflight",
-        type=_count,
+        type=count,
         default=400,
         metavar="N",
         help="reads in progress beyond which clients are told to come back, with 429 (400)",
     )
     command.add_argument(
-        "--max-mutating-requests-inflight", type=_count, default=200, metavar="N", help="the same for writes (200)"
+        "--max-mutating-requests-inflight", type=count, default=200, metavar="N", help="the same for writes (200)"
     )
     command.add_argument("--audit-log", metavar="FILE", help="write who did what, one JSON event a line")
     command.add_argument(
@@ -221,24 +162,24 @@ def _api_server(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--audit-log-maxsize",
-        type=_positive,
+        type=count,
         default=100,
         metavar="MB",
         help="size at which the audit log is put aside (default 100)",
     )
     command.add_argument(
         "--audit-log-maxbackup",
-        type=_positive,
+        type=count,
         default=10,
         metavar="N",
         help="how many audit logs that were put aside are kept (default 10)",
     )
 
 
-def _demo(commands: _Sub) -> None:
-    demo = _command(commands, "demo", "demo:run", "run a story unattended and say whether every step was seen")
+def _demo(commands: Sub) -> None:
+    demo = add_command(commands, "demo", "demo:run", "run a story unattended and say whether every step was seen")
     stories = demo.add_subparsers(title="stories", required=True, metavar="STORY")
-    command = _command(
+    command = add_command(
         stories,
         "tpu",
         "demo:run",
@@ -274,14 +215,14 @@ docs/how-to/on-a-cluster.md tells it step by step.""",
     )
     command.add_argument(
         "--patience",
-        type=_seconds,
+        type=seconds,
         default=60,
         metavar="S",
         help="how long the observer waits for the whole story (60 s)",
     )
     command.add_argument("--json", metavar="FILE", help="write timeline and figures as JSON")
     _plane(command, lease=1, period=0.25, grace=4)
-    command = _command(
+    command = add_command(
         stories,
         "mesh",
         "demo_mesh:run",
@@ -296,7 +237,7 @@ reaches the fabric. Ctrl-C ends everything. What is real in it: docs/how-to/mesh
         "--megabytes", type=int, choices=range(1, 9), default=4, metavar="N", help="of one copy, 1 to 8 (4)"
     )
     command.add_argument(
-        "--patience", type=_seconds, default=120, metavar="S", help="how long each step may take (120 s)"
+        "--patience", type=seconds, default=120, metavar="S", help="how long each step may take (120 s)"
     )
     command.add_argument("--json", metavar="FILE", help="write all figures as JSON")
     command.add_argument("--logs", metavar="DIR", help="keep what agents and drivers print, a file for each")
@@ -305,8 +246,8 @@ reaches the fabric. Ctrl-C ends everything. What is real in it: docs/how-to/mesh
     )
 
 
-def _test(commands: _Sub) -> None:
-    command = _command(
+def _test(commands: Sub) -> None:
+    command = add_command(
         commands,
         "test",
         "casetest:run",
@@ -331,8 +272,8 @@ take one for tests. A controller that makes claims and the scheduler to be teste
     )
 
 
-def _batch_tools(commands: _Sub) -> None:
-    command = _command(
+def _batch_tools(commands: Sub) -> None:
+    command = add_command(
         commands,
         "allocate",
         "batch:allocate",
@@ -351,7 +292,7 @@ Scenarios and answers have the form of the reference allocator's batch mode.""",
     command.add_argument(
         "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose answer (default: drakkar)"
     )
-    command = _command(
+    command = add_command(
         commands,
         "cel",
         "batch:cel",
@@ -364,8 +305,8 @@ The form of a file and of an answer: docs/reference/cel.md.""",
     command.add_argument("files", nargs="+", metavar="FILE", help="case file (devices, cases); may end in .gz")
 
 
-def _fence(commands: _Sub) -> None:
-    command = _command(
+def _fence(commands: Sub) -> None:
+    command = add_command(
         commands,
         "fence",
         "fence:run",
@@ -381,11 +322,11 @@ pods whose claims Drakkar has allocated are bound by any scheduler. docs/how-to/
     )
     command.add_argument("drivers", nargs="*", metavar="DRIVER", help="name of a DRA driver, as in ResourceSlices")
     command.add_argument("--remove", action="store_true", help="take the fences of these drivers away")
-    _target(command)
+    add_target(command)
 
 
-def _explain(commands: _Sub) -> None:
-    command = _command(
+def _explain(commands: Sub) -> None:
+    command = add_command(
         commands,
         "explain",
         "explain:explain",
@@ -415,8 +356,8 @@ Each line of a request counts devices after every stage: published > matching > 
     command.add_argument(
         "--policy", choices=("drakkar", "upstream"), default="drakkar", help="whose rules (default: drakkar)"
     )
-    _target(command)
-    command = _command(
+    add_target(command)
+    command = add_command(
         commands,
         "dump",
         "explain:dump",
@@ -424,11 +365,11 @@ Each line of a request counts devices after every stage: published > matching > 
         "Left out: Secrets and ConfigMaps, environment, commands and probes of containers, opaque driver parameters.",
     )
     command.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: standard output")
-    _target(command)
+    add_target(command)
 
 
-def _verify(commands: _Sub) -> None:
-    command = _command(
+def _verify(commands: Sub) -> None:
+    command = add_command(
         commands,
         "verify",
         "verify:run",
@@ -444,11 +385,11 @@ Exit 0: clean. Exit 1: findings, one line each; docs/reference/verify.md lists t
         "-f", dest="dump", metavar="DUMP", help="a dump (kubectl get … -o yaml) instead of a live cluster"
     )
     command.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
-    _target(command)
+    add_target(command)
 
 
-def _backups(commands: _Sub) -> None:
-    command = _command(
+def _backups(commands: Sub) -> None:
+    command = add_command(
         commands,
         "backup",
         "backup:backup",
@@ -464,7 +405,7 @@ The file holds everything acknowledged before the command began, Secrets include
     which = command.add_mutually_exclusive_group()
     which.add_argument("--data", metavar="DIR", help="data folder of `drakkar up`; default: that of the kubeconfig")
     which.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, your running `drakkar up`")
-    command = _command(
+    command = add_command(
         commands,
         "restore",
         "backup:restore",
@@ -477,289 +418,3 @@ The backup is checked first; a folder that a running `drakkar up` uses is refuse
     command.add_argument("file", metavar="FILE", help="a file that `drakkar backup` wrote")
     command.add_argument("--data", metavar="DIR", required=True, help="the folder to fill")
     command.add_argument("--force", action="store_true", help="overwrite the store of a folder that is not empty")
-
-
-def _node(commands: _Sub) -> None:
-    node = _command(
-        commands, "node", "node:run", "make this machine a node; make hollow nodes fail and recover, or run some"
-    )
-    actions = node.add_subparsers(title="actions", required=True, metavar="ACTION")
-    for name, text in (
-        ("fail", "silence a hollow node: heartbeats, pods, everything (nothing else is told)"),
-        ("recover", "revive a hollow node that was made to fail"),
-    ):
-        action = _command(
-            actions,
-            name,
-            f"node:{name}",
-            text,
-            f"""\
-examples:
-  drakkar node {name} host-0
-  drakkar node {name} host-0 host-1
-
-A silent node becomes NotReady after --node-grace of `drakkar up` (40 s); see docs/how-to/lose-a-node.md.""",
-        )
-        action.add_argument("names", nargs="+", metavar="NAME", help="node name")
-        _target(action)
-    _agent(actions)
-    hollow = _command(
-        actions,
-        "hollow",
-        "node:hollow",
-        "run hollow nodes of a fleet in this process, at any cluster",
-        """\
-examples:
-  drakkar node hollow --fleet tpu-16                   16 Nodes whose pods only seem to run
-  drakkar node hollow --fleet fleet.yaml host-0        one of them
-
-For clusters made for tests. The rights it needs: examples/tpu/on-a-cluster/hollow-nodes.yaml. After Ctrl-C the nodes
-are silent; kubectl delete node removes them.""",
-    )
-    hollow.add_argument("names", nargs="*", metavar="NAME", help="which nodes of the fleet (default: all)")
-    hollow.add_argument("--fleet", required=True, metavar="FILE|NAME", help="a Fleet file or a named fleet")
-    hollow.add_argument("--end-with-parent", action="store_true", help="end when standard input closes")
-    hollow.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
-    hollow.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
-    _target(hollow)
-
-
-def _agent(actions: _Sub) -> None:
-    run = _command(
-        actions,
-        "run",
-        "agent:run",
-        "run the node agent: this machine becomes a node and runs pods",
-        """\
-examples:
-  drakkar node run --runtime process            pods as plain processes of yours; no root, no isolation
-  sudo drakkar node run                         containers by runc
-  drakkar node run --join drakkar1.eyJz…        a second machine; `drakkar token create` prints the text
-
-Drivers register in ROOT/plugins_registry, as with a kubelet. Ctrl-C stops the agent; containers go on and are
-found again by the next one on the same root.""",
-    )
-    run.add_argument("--name", metavar="NODE", help="name of the Node (default: this machine's host name)")
-    run.add_argument("--runtime", choices=("oci", "process"), help="oci needs root and runc and is its default")
-    run.add_argument(
-        "--root", metavar="DIR", help="default: /var/lib/kubelet for root, else ~/.local/share/drakkar/node"
-    )
-    run.add_argument(
-        "--network", choices=("bridge", "host"), help="of pods (default: bridge with oci, which needs root)"
-    )
-    run.add_argument(
-        "--pod-cidr",
-        metavar="CIDR",
-        help="addresses of pods, for routes between nodes (default: the first /24 of 10.88.0.0/16 that is free here)",
-    )
-    run.add_argument("--config", metavar="FILE", help="images and their places (docs/reference/node.md)")
-    run.add_argument("--join", metavar="TEXT|FILE", help="join the cluster of this text instead of a kubeconfig's")
-    run.add_argument("--address", metavar="IP", help="address of the node (default: the one the API server sees)")
-    run.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="port of the agent's endpoint (default: a free one)"
-    )
-    run.add_argument("--cdi-dir", action="append", metavar="DIR", help="CDI folder, the last one wins (repeatable)")
-    run.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the Node (repeatable)")
-    run.add_argument("--lease-duration", type=_seconds, default=40, metavar="S", help="default 40 s")
-    run.add_argument("--lease-period", type=_seconds, default=10, metavar="S", help="default 10 s")
-    _target(run)
-
-
-def _token(commands: _Sub) -> None:
-    token = _command(commands, "token", "agent:token", "tokens with which machines join")
-    actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
-    create = _command(
-        actions,
-        "create",
-        "agent:token",
-        "make a bootstrap token and print the command with which a machine joins",
-        "The token lets its holder ask for the certificate of a new node, and nothing else.",
-    )
-    create.add_argument("--ttl", type=_seconds, default=86400, metavar="S", help="how long it is good (86400 s, a day)")
-    create.add_argument(
-        "--server", metavar="URL", help="how the machine reaches the API server (default: the kubeconfig's)"
-    )
-    _target(create)
-
-
-def _replicas(command: argparse.ArgumentParser) -> None:
-    """Several replicas of a component, and what can be asked of each."""
-    command.add_argument(
-        "--leader-elect",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="of several replicas let only the one that holds a Lease work (default: yes)",
-    )
-    command.add_argument(
-        "--leader-elect-lease-duration",
-        type=_seconds,
-        default=15,
-        metavar="S",
-        help="after how long a silent leader is replaced (15 s)",
-    )
-    command.add_argument(
-        "--leader-elect-resource-name", default="", metavar="NAME", help="of the Lease; default: by component"
-    )
-    command.add_argument(
-        "--leader-elect-resource-namespace", default="kube-system", metavar="NS", help="default: kube-system"
-    )
-    command.add_argument(
-        "--metrics-bind-address",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="where /healthz, /readyz and /metrics answer (default: a free port of 127.0.0.1); 0: nowhere",
-    )
-
-
-def _components(commands: _Sub) -> None:
-    command = _command(
-        commands,
-        "scheduler",
-        "components:scheduler",
-        "run the scheduler alone against any API server",
-        """\
-examples:
-  drakkar scheduler --kubeconfig admin.conf        gated pods, and pods with schedulerName: drakkar
-  drakkar scheduler --mode own                     pods with schedulerName: drakkar only
-  drakkar scheduler --metrics-bind-address :10259  in a pod; start several: one works, the others stand by
-  drakkar scheduler --webhook :8443 --tls-cert tls.crt --tls-key tls.key
-                                                   gates pods of namespaces labelled drakkar.dev/gate=enabled,
-                                                   and keeps other schedulers off devices that are taken
-
-A gated pod (scheduling gate drakkar.dev/allocation) gets its devices here and is bound by its own scheduler, for
-most the cluster's; docs/how-to/beside-kube-scheduler.md tells how. A pod with our scheduler name is bound here.
-SIGTERM hands the Lease over at once; docs/reference/scheduler.md tells what is decided and why a pod waits.""",
-    )
-    command.add_argument(
-        "--scheduler-name",
-        default="drakkar",
-        metavar="NAME",
-        help="pods with this schedulerName are bound here, in both modes (default: drakkar)",
-    )
-    command.add_argument(
-        "--mode",
-        choices=("gate", "own"),
-        default="gate",
-        help="gate (default): also allocate for pods with our scheduling gate, and lift it; own: leave those alone",
-    )
-    command.add_argument(
-        "--webhook",
-        default="",
-        metavar="HOST:PORT",
-        help="serve the admission webhooks there, by HTTPS: / gates pods (mode gate), /guard judges allocations",
-    )
-    command.add_argument("--tls-cert", metavar="FILE", help="certificate of the webhook, PEM")
-    command.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
-    command.add_argument(
-        "--guard-service",
-        default="",
-        metavar="NAMESPACE/NAME",
-        help="Service without selector that this replica leads to itself while it works: only the leader can judge",
-    )
-    command.add_argument(
-        "--pod-ip",
-        default="",
-        metavar="IP",
-        help="where the Service leads to (default: the environment's POD_IP)",
-    )
-    command.add_argument("--policy", choices=("drakkar", "upstream"), default="drakkar", help="allocation policy")
-    command.add_argument(
-        "--binding-timeout",
-        type=_seconds,
-        default=600,
-        metavar="S",
-        help="how long devices may take to be prepared before a pod is bound (600 s)",
-    )
-    _replicas(command)
-    _target(command)
-    command = _command(
-        commands,
-        "controllers",
-        "components:controllers",
-        "run the controllers alone against any API server",
-        """\
-examples:
-  drakkar controllers                              all of them, for a server that has none
-  drakkar controllers --only eviction,node-loss    beside kube-controller-manager
-
-Several may run: of those with the same --only one works, the others wait for its Lease.""",
-    )
-    command.add_argument("--only", metavar="A,B", help="just these, for example eviction,node-loss")
-    command.add_argument(
-        "--node-grace",
-        type=_seconds,
-        default=40,
-        metavar="S",
-        help="silence after which a node is not ready, and lost for node-loss (40 s)",
-    )
-    command.add_argument(
-        "--loss-by-silence",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="node-loss lets pods go of nodes that are silent, not only of those tainted out-of-service "
-        "(default: where --only names node-loss)",
-    )
-    _replicas(command)
-    _target(command)
-    driver = _command(commands, "driver", "driver:run", "device drivers: run one, write one, check one")
-    actions = driver.add_subparsers(title="actions", required=True, metavar="ACTION")
-    action = _command(
-        actions,
-        "run",
-        "driver:run",
-        "run one of our drivers against any API server",
-        """\
-drivers:
-  tpu          multi-host TPU slices, one controller for the cluster
-  gpu          NVIDIA GPUs: whole, MIG partitions, time slicing, MPS, passthrough
-  nic          virtual functions with a share of their port's bandwidth, in the pod's network
-  cpu          processors of a claim's own, by NUMA node
-  computedomain  domains of several nodes over NVLink
-  example      no hardware: a profile per way to model devices
-  replay       no hardware: any driver, by the slices that it once published
-
-`drakkar driver run NAME --help` tells the flags of a driver.""",
-    )
-    action.add_argument(
-        "name",
-        choices=("tpu", "gpu", "nic", "cpu", "computedomain", "example", "replay"),
-        metavar="NAME",
-        help="which driver",
-    )
-    action.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="flags of the driver")
-    action = _command(
-        actions,
-        "new",
-        "driver:new",
-        "begin a driver of your own: code, tests, manifests",
-        "example: drakkar driver new gpu.example.com",
-    )
-    action.add_argument("name", metavar="NAME", help="the driver's DNS name, for example gpu.example.com")
-    action.add_argument("--folder", metavar="DIR", help="where to (default: the first part of the name)")
-    action = _command(
-        actions,
-        "check",
-        "driver:check",
-        "check any DRA driver, whatever it is written in, against the kubelet's protocol",
-        """\
-examples:
-  drakkar driver check --command "python driver.py"     started, killed and upgraded by the kit, embedded API server
-  drakkar driver check --socket /var/lib/kubelet/plugins_registry/gpu.example.com-reg.sock --api admin.conf \\
-      --node-name n1                                    one that runs already, beside a real kubelet
-
-The driver finds KUBECONFIG, NODE_NAME, KUBELET_ROOT, CDI_DIR and POD_UID in its environment.
-Exit 0: no rule is broken. Exit 1: one line per finding says which.""",
-    )
-    action.add_argument(
-        "--command", metavar="CMD", help="how to start the driver; the kit stops and kills it as it needs"
-    )
-    action.add_argument("--socket", metavar="PATH", help="registration socket of a driver that runs already")
-    action.add_argument(
-        "--api", metavar="FILE", help="kubeconfig (administrator) of the driver's API server; with --command: embedded"
-    )
-    action.add_argument("--node-name", default="check-node", metavar="NAME", help="Node of the driver (check-node)")
-    action.add_argument("--kubelet-root", metavar="DIR", help="default: a temporary folder, or /var/lib/kubelet")
-    action.add_argument("--cdi-dir", metavar="DIR", help="default: within --kubelet-root, or /var/run/cdi")
-    action.add_argument("--only", metavar="A,B", help="just these checks")
-    action.add_argument("--log", metavar="FILE", help="append what the driver prints to this file")
-    action.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
