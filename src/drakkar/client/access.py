@@ -157,7 +157,7 @@ class Rights:
         guard = right.resource == "endpointslices" or (right.resource == "services" and right.verb == "get")
         kind = (
             "Role"
-            if guard or (right.resource == "leases" and right.namespace != NODE_LEASE_NAMESPACE)
+            if guard or (right.resource == "leases" and right.namespace not in ("", NODE_LEASE_NAMESPACE))
             else "ClusterRole"
         )
         where = f" in namespace {right.namespace}" if kind == "Role" and right.namespace else ""

@@ -43,6 +43,17 @@ def test_only_missing_rights_are_taken_for_such() -> None:
     assert missing_right(error(500, BINDING)) is None
 
 
+def test_leases_of_all_namespaces_are_a_matter_of_a_cluster_role() -> None:
+    rights, everywhere = (
+        Rights(Instant(), "mine"),
+        LEASES.replace('in the namespace "kube-system"', "at the cluster scope"),
+    )
+    for said, role in ((LEASES, "the Role mine in namespace kube-system"), (everywhere, "the ClusterRole mine")):
+        right = missing_right(error(403, said))
+        assert right is not None
+        assert f"{role} needs the rule" in rights.describe(right)
+
+
 def test_the_guards_rights_stand_in_a_role_with_the_name_of_its_service() -> None:
     for verb, resource, group in (("patch", "endpointslices", "discovery.k8s.io"), ("get", "services", "")):
         said = (
