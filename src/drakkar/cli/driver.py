@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -15,8 +16,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import NODE
+from drakkar.api.meta import Object
+from drakkar.api.names import LABEL_HOSTNAME
 from drakkar.cli.logs import configure
 from drakkar.cli.target import kubeconfig_of
 from drakkar.client import Client, kubeconfig
@@ -70,6 +75,8 @@ async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Pat
 
     async with _api(args, root / "plane") as (client, config):
         subject = Subject(
+            parameters=_parameters(args.parameters),
+            refusals=lambda: _refusals(root / "plane" / _AUDIT),
             kubelet_root=root,
             cdi_folder=cdi,
             client=client,
@@ -101,16 +108,61 @@ async def _api(args: argparse.Namespace, data: Path) -> AsyncIterator[tuple[Clie
     elif args.command:
         from drakkar.cli.plane import Plane, PlaneOptions
 
-        options = PlaneOptions(data=data, store="memory", scheduler=False, controllers=False, driver=False)
+        policy = data / "policy.yaml"
+        policy.write_text(_POLICY)
+        options = PlaneOptions(
+            data=data,
+            store="memory",
+            scheduler=False,
+            controllers=False,
+            driver=False,
+            audit_log=str(data / _AUDIT),
+            audit_policy=str(policy),
+        )
         async with Plane(options) as plane:
             client = Client(kubeconfig.load(plane.kubeconfig).transport())
             try:
-                await client.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": args.node_name}})
+                metadata = {"name": args.node_name, "labels": {LABEL_HOSTNAME: args.node_name}}
+                await client.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
                 yield client, str(plane.kubeconfig)
             finally:
                 await client.close()
     else:
         yield None, ""
+
+
+#: The embedded API server's record of requests, in its data folder, and what of them it keeps: writes to slices.
+_AUDIT = "audit.log"
+_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  verbs: [create, update, patch]
+  resources: [{group: resource.k8s.io, resources: [resourceslices]}]
+- level: None
+"""
+
+
+def _refusals(log: Path) -> list[str]:
+    """Why the embedded API server refused slices of the driver."""
+    events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    statuses = [event.get("responseStatus") or {} for event in events]
+    return [status.get("message", "") for status in statuses if status.get("code", 0) in (400, 403, 422)]
+
+
+def _parameters(path: str | None) -> Object | None:
+    """Parameters of the driver from a file, YAML or JSON. Raises UsageError."""
+    if path is None:
+        return None
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"--parameters {path}: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--parameters {path}: must be an object, as in opaque.parameters of a claim")
+    return found
 
 
 def new(args: argparse.Namespace) -> int:

@@ -295,7 +295,7 @@ examples:
       --node-name n1                                    one that runs already, beside a real kubelet
 
 The driver finds KUBECONFIG, NODE_NAME, KUBELET_ROOT, CDI_DIR and POD_UID in its environment.
-Exit 0: no rule is broken. Exit 1: one line per finding says which.""",
+Exit 0: no rule is broken. Exit 1: one line per finding says which, with what came instead and what helps.""",
     )
     action.add_argument(
         "--command", metavar="CMD", help="how to start the driver; the kit stops and kills it as it needs"
@@ -308,5 +308,8 @@ Exit 0: no rule is broken. Exit 1: one line per finding says which.""",
     action.add_argument("--kubelet-root", metavar="DIR", help="default: a temporary folder, or /var/lib/kubelet")
     action.add_argument("--cdi-dir", metavar="DIR", help="default: within --kubelet-root, or /var/run/cdi")
     action.add_argument("--only", metavar="A,B", help="just these checks")
+    action.add_argument(
+        "--parameters", metavar="FILE", help="parameters that the driver takes (YAML): tried as they are, and with faults"
+    )
     action.add_argument("--log", metavar="FILE", help="append what the driver prints to this file")
     action.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")

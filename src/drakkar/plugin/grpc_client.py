@@ -30,11 +30,16 @@ T = TypeVar("T")
 
 
 class PluginError(Exception):
-    """A driver cannot be called, or did not answer as it must. `unreachable`: nobody listens at its socket."""
+    """A driver cannot be called, or did not answer as it must.
 
-    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+    `unreachable`: nobody listens at its socket; `late`: it did not answer in time; `unknown`: it has no such service.
+    """
+
+    def __init__(self, message: str, *, unreachable: bool = False, late: bool = False, unknown: bool = False) -> None:
         super().__init__(message)
         self.unreachable = unreachable
+        self.late = late
+        self.unknown = unknown
 
 
 def choose_dra(offered: Sequence[str]) -> str:
@@ -146,6 +151,8 @@ class SocketClient:
         return PluginError(
             f"{method} at {self.socket}: {code.name}: {error.details()}",
             unreachable=code is grpc.StatusCode.UNAVAILABLE,
+            late=code is grpc.StatusCode.DEADLINE_EXCEEDED,
+            unknown=code is grpc.StatusCode.UNIMPLEMENTED,
         )
 
 
