@@ -309,7 +309,9 @@ Exit 0: no rule is broken. Exit 1: one line per finding says which, with what ca
     action.add_argument("--cdi-dir", metavar="DIR", help="default: within --kubelet-root, or /var/run/cdi")
     action.add_argument("--only", metavar="A,B", help="just these checks")
     action.add_argument(
-        "--parameters", metavar="FILE", help="parameters that the driver takes (YAML): tried as they are, and with faults"
+        "--parameters",
+        metavar="FILE",
+        help="parameters that the driver takes (YAML): tried as they are, and with faults",
     )
     action.add_argument("--log", metavar="FILE", help="append what the driver prints to this file")
     action.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
