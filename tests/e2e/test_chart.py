@@ -21,7 +21,7 @@ import yaml
 
 from drakkar.api.kinds import DEVICETAINTRULE, POD, RESOURCECLAIM, RESOURCEPOOLSTATUSREQUEST
 from drakkar.api.meta import Object
-from drakkar.api.objects import condition_is
+from drakkar.api.objects import condition_is, uid_of
 from drakkar.client import SystemClock
 from drakkar.controllers import Controllers, ControllerSettings
 from drakkar.drivers.tpu import TpuDriver
@@ -174,6 +174,42 @@ def test_everything_on_is_taken_and_the_rights_of_all_controllers_suffice() -> N
                 stray["spec"] = {"nodeName": "gone", "containers": [{"name": "c", "image": "i"}]}
                 await made.create(stray)
                 await eventually(lambda: count(admin, POD), lambda n: n == 0)
+            assert made.refused == []
+
+    asyncio.run(run())
+
+
+def test_the_rights_of_node_loss_suffice_for_a_device_that_has_lost_a_host() -> None:
+    """Its other host's Node is gone and a pod waits for it: a rule comes, and goes when there is such a Node again."""
+    rendered = [NAMESPACE, *chart.objects(chart.template("controllers.only={node-loss}"))]
+
+    async def run() -> None:
+        async with asyncio.timeout(60), site(rendered) as made:
+            admin, clock = made.admin, SystemClock()
+            await made.create(node("a", 0))
+            devices = {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}
+            kind = {"apiVersion": RESOURCECLAIM.api_version, "kind": RESOURCECLAIM.kind}
+            await made.create({**kind, "metadata": {"name": "c", "namespace": "default"}, "spec": {"devices": devices}})
+            for name, where in (("first", {"nodeName": "a"}), ("second", {})):
+                obj = pod(name, "none")
+                obj["spec"] |= {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}], **where}
+                await made.create(obj)
+            wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a", "b"]}
+            allocation = {
+                "devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]},
+            }
+            holder = {"resource": "pods", "name": "first", "uid": uid_of(await admin.get(POD, "first", "default"))}
+            status = {"allocation": allocation, "reservedFor": [holder]}
+            await admin.patch(RESOURCECLAIM, "c", "default", {"status": status}, "merge", "status")
+            settings = ControllerSettings(loss_by_silence=True, node_grace=0.2)
+            controllers = replica(
+                made, "controllers", lambda c: Controllers(c, clock, only={"node-loss"}, settings=settings), rendered
+            )
+            async with at_work(controllers.run()):
+                await eventually(lambda: count(admin, DEVICETAINTRULE), lambda n: n == 1)
+                await made.create(node("b", 1))
+                await eventually(lambda: count(admin, DEVICETAINTRULE), lambda n: n == 0)
             assert made.refused == []
 
     asyncio.run(run())

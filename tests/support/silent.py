@@ -25,7 +25,7 @@ def slice_file(slices: Mapping[str, Sequence[str]]) -> str:
 
 
 def workload(name: str) -> str:
-    """Class, claim and an indexed job of four pods, each on a host of its own; they leave a lost host after a second."""
+    """Class, claim and a job of four pods, each on a host of its own; they leave a lost host after a second."""
     dra = "resource.k8s.io/v1"
     by_driver = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     exactly = {"deviceClassName": DRIVER}

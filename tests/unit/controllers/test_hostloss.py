@@ -25,8 +25,9 @@ PER_NODE = {"drakkar.dev/pods-per-node": "1"}
 
 
 def by_name(*hosts: str) -> dict[str, Any]:
-    wanted = {"key": "metadata.name", "operator": "In", "values": list(hosts)}
-    return {"nodeSelectorTerms": [{"matchFields": [wanted]}]}
+    """A term for each: a field selector takes one value."""
+    wanted = [{"key": "metadata.name", "operator": "In", "values": [host]} for host in hosts]
+    return {"nodeSelectorTerms": [{"matchFields": [each]} for each in wanted]}
 
 
 def by_label(key: str, *values: str) -> dict[str, Any]:

@@ -163,8 +163,8 @@ class Fleet(World):
 
 
 def _on(hosts: list[str]) -> dict[str, Any]:
-    wanted = {"key": "metadata.name", "operator": "In", "values": hosts}
-    return {"nodeSelectorTerms": [{"matchFields": [wanted]}]}
+    wanted = [{"key": "metadata.name", "operator": "In", "values": [host]} for host in hosts]
+    return {"nodeSelectorTerms": [{"matchFields": [each]} for each in wanted]}
 
 
 def _allocate(body: dict[str, Any], device: str) -> None:
