@@ -54,19 +54,20 @@ async def connect(path: Path, context: str | None = None) -> AsyncIterator[Clien
 async def targeted(args: argparse.Namespace, role: str = "") -> AsyncIterator[Client]:
     """A client for the cluster that the command line addresses: within a pod for its own, unless told otherwise.
 
-    ``role`` is the name of the roles that the chart has for the command, if it has any.
+    ``role`` is the name of the roles that the chart has for the command, if it has any: parts of a cluster have some,
+    commands that end with their answer have none.
     """
     if not args.kubeconfig and not os.environ.get("KUBECONFIG") and kubeconfig.runs_in_pod():
         config = kubeconfig.in_cluster()
     else:
         config = kubeconfig.load(kubeconfigs_of(args), args.context)
-    async with _open(config, role) as client:
+    async with _open(config, role, lasting=bool(role)) as client:
         yield client
 
 
 @asynccontextmanager
-async def _open(config: kubeconfig.Config, role: str = "") -> AsyncIterator[Client]:
-    client = Client(config.transport(), role=role)
+async def _open(config: kubeconfig.Config, role: str = "", *, lasting: bool = True) -> AsyncIterator[Client]:
+    client = Client(config.transport(), role=role, lasting=lasting)
     try:
         yield client
     finally:

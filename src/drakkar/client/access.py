@@ -97,9 +97,11 @@ class Rights:
     """What one client has been refused; ``role`` is the name of the component's roles in the chart and ``deploy/``.
 
     There a role has the name of its service account, which therefore goes before ``role``: releases have names.
+    ``lasting``: whether the client's owner tries again, or is a command that ends with the refusal.
     """
 
-    def __init__(self, clock: Clock, role: str = ""):
+    def __init__(self, clock: Clock, role: str = "", *, lasting: bool = True):
+        self._lasting = lasting
         self._clock = clock
         self._role = role
         #: By verb, group and resource: one role gives a right in all namespaces.
@@ -167,7 +169,8 @@ class Rights:
             name = right.name
         role = f"the {kind} {name}{where}" if name else f"a {kind}{where}"
         whom = f"user {right.user}" if right.user else "the user of this component"
-        return f"not allowed to {right}: {role} needs the rule {right.rule} for {whom}; tried again until it is there"
+        again = "; tried again until it is there" if self._lasting else ""
+        return f"not allowed to {right}: {role} needs the rule {right.rule} for {whom}{again}"
 
     def text(self) -> str:
         """All that is missing, a sentence each; empty when nothing is."""

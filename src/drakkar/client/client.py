@@ -64,12 +64,21 @@ class Client:
     """One identity at one API server; see the architecture page for the verbs."""
 
     def __init__(
-        self, transport: Transport, *, clock: Clock | None = None, rng: random.Random | None = None, role: str = ""
+        self,
+        transport: Transport,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        role: str = "",
+        lasting: bool = True,
     ):
-        """``role`` is the name of the roles that the owner of this client should have, for what is said of them."""
+        """``role`` is the name of the roles that the owner of this client should have, for what is said of them.
+
+        ``lasting``: whether the owner tries again what it is refused.
+        """
         self.transport = transport
         self.clock: Clock = clock or SystemClock()
-        self.rights = Rights(self.clock, role)
+        self.rights = Rights(self.clock, role, lasting=lasting)
         self._rng = rng or random.Random()
 
     async def close(self) -> None:

@@ -63,6 +63,9 @@ def test_the_guards_rights_stand_in_a_role_with_the_name_of_its_service() -> Non
         right = missing_right(error(403, said))
         assert right is not None
         assert "the Role drakkar-guard in namespace x needs the rule" in Rights(Instant()).describe(right)
+        # Commands end with a refusal, parts of a cluster try again.
+        assert Rights(Instant()).describe(right).endswith("; tried again until it is there")
+        assert "again" not in Rights(Instant(), lasting=False).describe(right)
 
 
 def test_a_right_to_the_finalizers_of_an_owner_is_named(caplog: pytest.LogCaptureFixture) -> None:
