@@ -244,7 +244,9 @@ class GateScheduler(Scheduler):
                     self._failed.pop(uid, None)
                 except (ApiError, Unreachable) as error:
                     missing = _RIGHTS if isinstance(error, ApiError) and error.code == 403 else ""
-                    logger.warning("pod %s: its loss was not repaired: %s. %s", uid, error, missing)
+                    pod = self._pods.uid(uid)
+                    named = key_of(pod) if pod is not None else uid
+                    logger.warning("pod %s: its loss was not repaired: %s. %s", named, error, missing)
                 except Exception:
                     logger.exception("looking after pod %s failed", uid)
 
