@@ -30,7 +30,7 @@ from drakkar.api import names
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
 from drakkar.api.kinds import DEVICETAINTRULE, NODE, POD, RESOURCECLAIM, RESOURCESLICE
-from drakkar.api.meta import Object, ObjectMeta
+from drakkar.api.meta import NodeSelector, Object, ObjectMeta
 from drakkar.api.objects import (
     annotations_of,
     condition_is,
@@ -63,11 +63,11 @@ from drakkar.controllers.reach import (
     BY_LABELS,
     Host,
     Published,
-    has_hosts,
     hosts_of,
     needs_host,
     published,
     results_of,
+    selection_of,
     selector_of,
     selects,
     spread_index,
@@ -136,7 +136,8 @@ class HostLoss:
         self._pods = caches.of(POD, indexes={BY_CLAIM: claim_index})
         self._claims = caches.of(RESOURCECLAIM, indexes={BY_HOST: spread_index, BY_DEVICE: _device_index})
         self._slices = caches.of(RESOURCESLICE, indexes={BY_POOL: _pool_index})
-        self._rules = caches.of(DEVICETAINTRULE) if self._with_rules else None
+        rule_indexes = {BY_HOST: _rule_host_index, BY_POOL: _rule_pool_index}
+        self._rules = caches.of(DEVICETAINTRULE, indexes=rule_indexes) if self._with_rules else None
         self._pods.subscribe(self._pod_changed)
         self._claims.subscribe(self._claim_changed)
         self._slices.subscribe(self._slice_changed)
@@ -166,11 +167,8 @@ class HostLoss:
             self._queue.add(f"claim:{key_of(new)}")
 
     def _slice_changed(self, event: str, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
-        pools = {(item.spec.driver, item.spec.pool.name) for item in (old, new) if item is not None}
-        for rule in self._own_rules():
-            selector = rule.spec.deviceSelector
-            if selector is not None and (selector.driver, selector.pool) in pools:
-                self._queue.add(f"rule:{name_of(rule)}")
+        for pool in {where for item in (old, new) if item is not None for where in _pool_index(item)}:
+            self._wake_rules(BY_POOL, pool)
 
     def _rule_changed(self, event: str, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         if new is not None and event != "DELETED":
@@ -188,21 +186,18 @@ class HostLoss:
         name, labels = name_of(node), labels_of(node)
         if condition_is(node, names.NODE_READY):
             self._forget(lambda mark: name in mark[1])
-        keys = {name, labels.get(names.LABEL_HOSTNAME, name)}
-        for key in keys:
+        for key in {name, labels.get(names.LABEL_HOSTNAME, name)}:
             for claim in self._claims.by(BY_HOST, key):
                 self._queue.add(f"claim:{key_of(claim)}")
+            self._wake_rules(BY_HOST, key)
         host = Host(name, labels)
         for claim in self._claims.by(BY_HOST, BY_LABELS):
             if host.within(selector_of(claim)):
                 self._queue.add(f"claim:{key_of(claim)}")
-        for rule in self._own_rules():
-            if annotations_of(rule).get(names.LOST_HOST) in keys:
-                self._queue.add(f"rule:{name_of(rule)}")
 
-    def _own_rules(self) -> Iterator[DeviceTaintRule]:
-        if self._rules is not None:
-            yield from (rule for rule in self._rules if _is_ours(rule))
+    def _wake_rules(self, index: str, value: object) -> None:
+        for rule in self._rules.by(index, value) if self._rules is not None else ():
+            self._queue.add(f"rule:{name_of(rule)}")
 
     # claims
 
@@ -229,7 +224,7 @@ class HostLoss:
     async def _stuck(self, claim: ResourceClaim, key: str) -> _Stuck | float | None:
         """What is stuck; or the seconds until a host of the claim is lost; or None."""
         selector = selector_of(claim)
-        if selector is None or not spread_index(claim) or not claim.status.reservedFor:
+        if not spread_index(claim) or not claim.status.reservedFor:
             return None
         pods = [pod for pod in self._pods.by(BY_CLAIM, key) if not pod_is_done(pod)]
         waiting = sum(map(_waits, pods))
@@ -245,7 +240,7 @@ class HostLoss:
         taken = Counter(map(pod_node, staying))
         lost: list[Host] = []
         room, soon, hosts = 0, float("inf"), 0
-        for host in hosts_of(selector, self._nodes, lambda name: self._nodes.get("", name)):
+        for host in self._hosts(selector):
             hosts += 1
             rest = await self._loss(host.name)
             if rest is not None and rest <= 0:
@@ -268,7 +263,9 @@ class HostLoss:
         ]
         if not broken:
             # Published otherwise by now, or not at all: the allocation alone tells where they were.
-            broken = [(result, host) for result, found in devices if found is None or has_hosts(found) for host in lost]
+            broken = [
+                (result, host) for result, found in devices if found is None or selection_of(found) for host in lost
+            ]
         return [(result, host) for result, host in broken if not _stays(result, host)]
 
     def _published(self, result: DeviceRequestAllocationResult) -> Published | None:
@@ -364,9 +361,17 @@ class HostLoss:
         self._back.pop(name, None)
         device = (selector.driver or "", selector.pool or "", selector.device or "")
         found = published(self._slices.by(BY_POOL, device[:2]), device[2])
-        host = Host(node_name, labels_of(node) if node is not None else {names.LABEL_HOSTNAME: node_name})
-        needed = needs_host(found, host) if found is not None else node is not None
+        if node is not None:
+            needed = found is None or needs_host(found, Host(node_name, labels_of(node)))
+        else:
+            # Its labels are gone with it: any host that is published and has no Node may be it.
+            needed = found is not None and any(not host.known for host in self._hosts(selection_of(found)))
         return [After(PAUSE)] if needed or self._claims.by(BY_DEVICE, device) else end
+
+    def _hosts(self, selector: NodeSelector | None) -> Iterator[Host]:
+        """The hosts that a selector means; none where there is no selector."""
+        if selector is not None:
+            yield from hosts_of(selector, self._nodes, lambda name: self._nodes.get("", name))
 
 
 def _waits(pod: Object) -> bool:
@@ -431,6 +436,15 @@ def _listed(texts: Iterable[str]) -> str:
 
 def _pool_index(item: ResourceSlice) -> Iterable[tuple[str, str]]:
     return ((item.spec.driver, item.spec.pool.name),)
+
+
+def _rule_host_index(rule: DeviceTaintRule) -> Iterable[str]:
+    return (annotations_of(rule)[names.LOST_HOST],) if _is_ours(rule) else ()
+
+
+def _rule_pool_index(rule: DeviceTaintRule) -> Iterable[tuple[str | None, str | None]]:
+    selector = rule.spec.deviceSelector
+    return ((selector.driver, selector.pool),) if selector is not None and _is_ours(rule) else ()
 
 
 def _device_index(claim: ResourceClaim) -> Iterable[tuple[str, str, str]]:

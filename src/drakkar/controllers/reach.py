@@ -90,20 +90,16 @@ def published(slices: Iterable[ResourceSlice], device: str) -> Published | None:
     return None
 
 
-def has_hosts(found: Published) -> bool:
-    """Whether a published device is for some nodes; not one, and not all."""
-    return _selection(found) is not None
+def selection_of(found: Published) -> NodeSelector | None:
+    """The nodes for which a device is published; None where that is one, or all."""
+    spec, device = found[0].spec, found[1]
+    return device.nodeSelector if spec.perDeviceNodeSelection else spec.nodeSelector
 
 
 def needs_host(found: Published, host: Host) -> bool:
     """Whether the host is among those for which a device is published."""
-    selector = _selection(found)
+    selector = selection_of(found)
     return selector is not None and host.within(selector)
-
-
-def _selection(found: Published) -> NodeSelector | None:
-    spec, device = found[0].spec, found[1]
-    return device.nodeSelector if spec.perDeviceNodeSelection else spec.nodeSelector
 
 
 def selects(selector: DeviceTaintSelector | None, driver: str, pool: str, device: str) -> bool:

@@ -283,6 +283,22 @@ def test_a_node_that_is_gone_for_good(selector: dict[str, Any]) -> None:
     assert site.rules() == []
 
 
+def test_a_node_that_is_gone_and_was_not_named_like_its_host() -> None:
+    """While it was there it was known by its label; afterwards by nothing."""
+    site = Site(by_label("kubernetes.io/hostname", "one", "two", "three", "four"))
+    for host, hostname in zip(HOSTS, ("one", "two", "three", "four"), strict=True):
+        site.update(NODE, host, "", lambda n, h=hostname: n["metadata"]["labels"].update({"kubernetes.io/hostname": h}))
+    harness = stuck(site)
+    site.pass_time(harness, PATIENCE + 1)
+    site.delete(Delete(NODE, "", DEAD))
+    site.update(RESOURCECLAIM, "c", "default", lambda c: c.update(status={}))
+    site.pass_time(harness, 4 * PAUSE)
+    assert [rule["metadata"]["annotations"]["drakkar.dev/lost-host"] for rule in site.rules()] == [DEAD]
+    site.update(RESOURCESLICE, "s", "", lambda s: s["spec"].update(nodeSelector=by_name("h0", "h1")))
+    site.pass_time(harness, 2 * PAUSE)
+    assert site.rules() == []
+
+
 def test_a_rule_of_a_device_that_has_other_hosts_now() -> None:
     site = Site()
     harness = stuck(site)
