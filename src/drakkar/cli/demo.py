@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -41,6 +41,22 @@ NAMESPACE = "drakkar-demo"
 DEMO = "drakkar.dev/demo"
 #: Value of ``spec.schedulerName`` by which ``drakkar scheduler`` knows its pods.
 SCHEDULER_NAME = "drakkar"
+#: Which part of a cluster each step takes, by the fact that shows it; ``SCHEDULER`` stands for ours in the demo's mode.
+NEEDED = {
+    "nodes-ready": "hollow nodes: `drakkar node hollow --fleet tpu-16`",
+    "devices-published": "the driver: `drakkar driver run tpu`",
+    "claim-allocated": "SCHEDULER, and a claim controller (kube-controller-manager)",
+    "job-running": "whoever binds the pods: kube-scheduler, or with --mode own `drakkar scheduler`",
+    "other-job-running": "the same as the first job, and free hosts",
+    "large-job-waits": "SCHEDULER",
+    "node-lost": "a node controller (kube-controller-manager waits 50 s), and --patience",
+    "devices-tainted": "the driver: `drakkar driver run tpu`",
+    "pods-evicted": "`drakkar controllers --only eviction,node-loss`, or kube-controller-manager",
+    "pods-gone": "`drakkar controllers --only eviction,node-loss`, with --node-grace no more than the cluster's own",
+    "claim-freed": "a claim controller (kube-controller-manager)",
+    "claim-reallocated": "SCHEDULER, a Job controller (kube-controller-manager waits 10 s), and --patience",
+    "job-recovered": "whoever binds the pods, and --patience",
+}
 #: Seconds that the end of the pods, and of the namespace, is waited for.
 CLEARING = 60
 
@@ -126,6 +142,15 @@ async def _on_cluster(args: argparse.Namespace, started: float) -> int:
             await _clear(stage, started)
 
 
+def needed(facts: Container[str], mode: str) -> str:
+    """What the first step takes that was not seen on a cluster of the user's; empty where all were seen."""
+    ours = "`drakkar scheduler`" + (", which must not run with --mode own" if mode == "gate" else "")
+    for name in (*BEFORE, *AFTER):
+        if name not in facts:
+            return f"{TITLES[name]}: that takes {NEEDED[name].replace('SCHEDULER', ours)}"
+    return ""
+
+
 async def _namespace(stage: _Stage) -> Object | None:
     """The namespace of an earlier run. Raises UsageError where it is somebody else's: the demo deletes its own."""
     try:
@@ -181,7 +206,10 @@ async def _play(stage: _Stage, args: argparse.Namespace, started: float) -> int:
         killed = await _direct(stage, seen, args.fault, started)
         await reading
         code = await process.wait()
-    return _report(seen, killed, started, code, args.json)
+    failed = _report(seen, killed, started, code, args.json)
+    if failed and stage.plane is None and (lacking := needed(seen.facts, stage.mode)):
+        print(f"  {lacking}")
+    return failed
 
 
 async def _direct(stage: _Stage, seen: _Seen, fault: str, started: float) -> float:
