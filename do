@@ -56,8 +56,18 @@ slow)
 upstream)
     shift
     setup
+    if [ "${1:-}" = --kubernetes ]; then
+        # The same control plane in an older release, and the tests that say what of Drakkar works there.
+        export DRAKKAR_KUBERNETES="${2:?which release? ./do upstream --kubernetes 1.34}"
+        shift 2
+        files=$(.venv/bin/python -m tests.support.releases)
+        # shellcheck disable=SC2086
+        set -- $files "$@"
+    else
+        set -- tests "$@"
+    fi
     .venv/bin/python -m tests.support.upstream
-    .venv/bin/python -m pytest -q -m upstream tests "$@"
+    .venv/bin/python -m pytest -q -m upstream "$@"
     ;;
 kubelet)
     shift
@@ -121,7 +131,8 @@ help)
   setup  set up .venv and nothing else
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
-  upstream  build upstream's components once (minutes, needs Go) and test with them
+  upstream  build upstream's components once (minutes, needs Go) and test with them;
+            --kubernetes 1.34: those of an older release (see CONTRIBUTING.md)
   kubelet  a real kubelet and containerd with our drivers, as root; says 'not run: why' where this machine cannot
   kill   the long kill loops over all failpoints: ./do kill [plane|node] (see CONTRIBUTING.md)
   weather  all parts behind a proxy that refuses, delays, loses and repeats (--seconds, --seed, --beyond)

@@ -1,6 +1,7 @@
-"""A control plane of upstream's for tests: etcd and kube-apiserver 1.37, and the components that work at it.
+"""A control plane of upstream's for tests: etcd and kube-apiserver, and the components that work at it.
 
-``./do upstream`` builds the components (see :mod:`tests.support.upstream`).
+``./do upstream`` builds the components (see :mod:`tests.support.upstream`). At a release before ours
+(:mod:`tests.support.releases`) what our release has on by default is turned on as far as it exists there.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from drakkar.api.features import GATES, Features
 from drakkar.apiserver.tls import open_pki, write_kubeconfig, write_private
+from tests.support import releases
 from tests.support.etcd import Etcd, free_ports, running_etcd
 from tests.support.kubectl import Kubectl
-from tests.support.upstream import Component
+from tests.support.upstream import Component, gates_of
 
 #: Gates of devices and groups that are off by default in 1.37; "Figures to compare with" of spec/upstream-peers.md.
 OFF_BY_DEFAULT = (
@@ -38,9 +41,21 @@ OFF_BY_DEFAULT = (
 )
 
 
-def _gates(gates: Mapping[str, bool]) -> list[str]:
+def _gates(component: str, gates: Mapping[str, bool]) -> list[str]:
+    if releases.older():
+        # What it has not cannot be turned on; what cannot be turned off is a mistake that it tells.
+        known = gates_of(component)
+        gates = {name: value for name, value in gates.items() if name in known or not value}
     text = ",".join(f"{name}={str(value).lower()}" for name, value in gates.items())
     return [f"--feature-gates={text}"] if text else []
+
+
+def _like_ours() -> dict[str, bool]:
+    """Gates that are on by default in our release and off in the older one under test."""
+    if not releases.older():
+        return {}
+    off = {name for name, default in gates_of("kube-apiserver").items() if not default}
+    return {name: True for name in sorted(off & GATES) if name in Features.default()}
 
 
 class KubeCluster:
@@ -72,7 +87,7 @@ class KubeCluster:
             ),
             f"--service-account-signing-key-file={pki / 'sa.key'}",
             "--service-cluster-ip-range=10.96.0.0/16",
-            *_gates(gates),
+            *_gates("kube-apiserver", gates),
             *flags,
         )
 
@@ -123,7 +138,12 @@ class KubeCluster:
         path = self.folder / "kube-scheduler.yaml"
         path.write_text(json.dumps(config))
         return Component(
-            "kube-scheduler", self.folder, f"--config={path}", "--secure-port=0", *_gates(self._gates), *flags
+            "kube-scheduler",
+            self.folder,
+            f"--config={path}",
+            "--secure-port=0",
+            *_gates("kube-scheduler", self._gates),
+            *flags,
         )
 
     def controller_manager(self, *flags: str, controllers: str = "*,-node-lifecycle-controller") -> Component:
@@ -136,7 +156,7 @@ class KubeCluster:
             *("--leader-elect=false", "--secure-port=0", "--use-service-account-credentials=true"),
             *(f"--root-ca-file={pki / 'ca.crt'}", f"--service-account-private-key-file={pki / 'sa.key'}"),
             *("--kube-api-qps=1000", "--kube-api-burst=2000", f"--controllers={controllers}"),
-            *_gates(self._gates),
+            *_gates("kube-controller-manager", self._gates),
             *flags,
         )
 
@@ -163,16 +183,20 @@ def kube_cluster(
     gates: Mapping[str, bool] | None = None,
     authorizers: str = "Node,RBAC",
     disabled: str = "TaintNodesByCondition",
+    untouched: bool = False,
 ) -> Iterator[KubeCluster]:
     """etcd and kube-apiserver, ready, with these flags and gates; skips where they are not there, fails where CI=true.
 
     ``disabled`` admission plugins: nodes made by hand have nobody who takes their first taint away.
 
     ``gates=dict.fromkeys(OFF_BY_DEFAULT, True)`` turns all on that devices and groups can use.
+    ``untouched``: an older release has no other gates on than its own defaults and ``gates``.
     """
     with ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(folder))
-        cluster = KubeCluster(folder, etcd, gates or {}, flags, authorizers, disabled)
+        cluster = KubeCluster(
+            folder, etcd, {**({} if untouched else _like_ours()), **(gates or {})}, flags, authorizers, disabled
+        )
         stack.enter_context(cluster.server)
         cluster.wait_ready()
         yield cluster

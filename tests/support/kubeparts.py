@@ -130,13 +130,22 @@ def _entry(event: Mapping[str, Any]) -> Entry:
 
 @contextmanager
 def kube_site(
-    folder: Path, *flags: str, gates: Mapping[str, bool] | None = None, authorizers: str = "Node,RBAC"
+    folder: Path,
+    *flags: str,
+    gates: Mapping[str, bool] | None = None,
+    authorizers: str = "Node,RBAC",
+    untouched: bool = False,
 ) -> Iterator[Site]:
-    """A site with the rights of gate mode beside kube-controller-manager; new nodes are tainted until ready."""
+    """A site with the rights of gate mode beside kube-controller-manager; new nodes are tainted until ready.
+
+    ``untouched`` as for :func:`~tests.support.kubecluster.kube_cluster`.
+    """
     policy, log = folder / "audit.yaml", folder / "audit.log"
     policy.write_text(json.dumps(_AUDIT))
     audit = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    with kube_cluster(folder, *audit, *flags, gates=gates, authorizers=authorizers, disabled="") as cluster:
+    with kube_cluster(
+        folder, *audit, *flags, gates=gates, authorizers=authorizers, disabled="", untouched=untouched
+    ) as cluster:
         site = Site(cluster, log)
         site.grant("controllers.only={eviction,node-loss}")
         yield site

@@ -1,7 +1,8 @@
-"""Upstream's own components (``k8s.io/kubernetes`` 1.37) as peers, built once by the Go tool from ``tests/upstream``.
+"""Upstream's own components (``k8s.io/kubernetes``) as peers, built once by the Go tool from ``tests/upstream``.
 
-``./do upstream`` builds them (minutes, and gigabytes of Go's caches) and runs the tests against them. What a kubelet
-needs besides, containerd, comes from ``tests/upstream-containerd`` and is built by ``./do kubelet``.
+:mod:`tests.support.releases` says of which release. ``./do upstream`` builds them (minutes, and gigabytes of Go's
+caches) and runs the tests against them. What a kubelet needs besides, containerd, comes from
+``tests/upstream-containerd`` and is built by ``./do kubelet``.
 """
 
 from __future__ import annotations
@@ -9,48 +10,87 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 import yaml
 
+from drakkar.version import KUBERNETES_VERSION
+from tests.support import releases
 from tests.support.guard import guarded
 from tests.support.kubectl import absent, cache_folder
 from tests.support.shared import ROOT
 
-#: The Go module carries no version of the release in its binaries; clients of kube-apiserver look at it.
-_VERSION = "1.37.2"
-_LINK = "-s -w " + " ".join(
-    f"-X k8s.io/component-base/version.{name}={value}"
-    for name, value in (
-        ("gitVersion", f"v{_VERSION}"),
-        ("gitMajor", _VERSION.split(".")[0]),
-        ("gitMinor", _VERSION.split(".")[1]),
-        ("gitTreeState", "clean"),
-    )
-)
+
+def _link(version: str) -> str:
+    """The Go module carries no version of the release in its binaries; clients of kube-apiserver look at it."""
+    major, minor, _ = version.split(".")
+    told = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return "-s -w " + " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in told.items())
 
 
 @dataclass(frozen=True)
 class _Module:
-    """A Go module of ours: every folder with a main program is a component; flags of the linker, tags of the build."""
+    """A Go module of ours: every folder with a main program is a component; flags of the linker, tags of the build.
+
+    With ``version`` the programs are built from that version of Kubernetes instead of what go.mod says.
+    """
 
     folder: Path
     link: str
     tags: str = ""
+    version: str = ""
 
     @property
     def components(self) -> tuple[str, ...]:
+        if self.version:
+            return releases.CONTROL_PLANE
         return tuple(sorted(path.parent.name for path in self.folder.glob("*/main.go")))
 
+    def cache(self) -> Path:
+        """Where its binaries are kept."""
+        return cache_folder() / f"kubernetes-{self.version}" if self.version else cache_folder()
 
-_KUBERNETES = _Module(ROOT / "tests" / "upstream", _LINK)
+    def path(self, component: str) -> Path:
+        """Where the binary of a component is kept for the sources as they are."""
+        fixed = [] if self.version else [self.folder / "go.mod", self.folder / "go.sum"]
+        sources = [*fixed, self.folder / component / "main.go"]
+        content = b"".join(path.read_bytes() for path in sources) + (self.link + self.tags).encode()
+        return self.cache() / f"{component}-{hashlib.sha256(content).hexdigest()[:16]}"
+
+    def build(self, components: Sequence[str]) -> None:
+        """Build these and put them into the cache."""
+        self.cache().mkdir(parents=True, exist_ok=True)
+        # In the cache's file system, so that a finished binary appears at once.
+        with tempfile.TemporaryDirectory(dir=self.cache(), prefix="upstream-") as folder:
+            source = self._derived(Path(folder), components) if self.version else self.folder
+            command = ["go", "build", "-p", "2", "-trimpath", f"-ldflags={self.link}", f"-tags={self.tags}"]
+            command += ["-mod=mod"] if self.version else []
+            command += ["-o", f"{folder}/made/", *(f"./{component}" for component in components)]
+            environment = {**os.environ, "CGO_ENABLED": "0"}
+            subprocess.run(command, cwd=source, env=environment, check=True, stdin=subprocess.DEVNULL)
+            for component in components:
+                Path(folder, "made", component).replace(self.path(component))
+
+    def _derived(self, folder: Path, components: Sequence[str]) -> Path:
+        """The module with the programs as they are and the dependencies of the version."""
+        source = folder / "source"
+        for component in components:
+            shutil.copytree(self.folder / component, source / component)
+        (source / "go.mod").write_text(releases.go_mod(self.version))
+        return source
+
+
+_OLDER = releases.older()
+_KUBERNETES = _Module(ROOT / "tests" / "upstream", _link(_OLDER or KUBERNETES_VERSION), version=_OLDER)
 #: A module of its own, because it wants other versions of what both need; without btrfs no C compiler is needed.
 _CONTAINERD = _Module(ROOT / "tests" / "upstream-containerd", "-s -w", "no_btrfs")
 
@@ -64,25 +104,19 @@ def _module(component: str) -> _Module:
     return _CONTAINERD if component in CONTAINERD else _KUBERNETES
 
 
-def _path(component: str) -> Path:
-    """Where the binary of a component is kept for the sources as they are."""
-    module = _module(component)
-    sources = [module.folder / "go.mod", module.folder / "go.sum", module.folder / component / "main.go"]
-    content = b"".join(path.read_bytes() for path in sources) + (module.link + module.tags).encode()
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return cache_folder() / f"{component}-{digest}"
-
-
 def binary(component: str) -> Path:
     """Path of a component; skips where it is not built, fails where CI=true."""
-    path = _path(component)
+    module = _module(component)
+    path = module.path(component)
     chore = "kubelet" if component in CONTAINERD else "upstream"
+    if module.version:
+        chore = f"upstream --kubernetes {module.version.rpartition('.')[0]}"
     return path if path.exists() else absent(f"{component} is not built; ./do {chore} builds it (minutes, needs Go)")
 
 
 def is_built(component: str) -> bool:
     """Whether the cache has it for the sources as they are."""
-    return _path(component).exists()
+    return _module(component).path(component).exists()
 
 
 def build(components: tuple[str, ...] = COMPONENTS) -> None:
@@ -93,18 +127,20 @@ def build(components: tuple[str, ...] = COMPONENTS) -> None:
     if shutil.which("go") is None:
         raise SystemExit(f"{', '.join(absent_yet)} not built yet and there is no go on the PATH to build with")
     print(f"building {', '.join(absent_yet)} ...", file=sys.stderr, flush=True)
-    cache_folder().mkdir(parents=True, exist_ok=True)
     for module in dict.fromkeys(_module(component) for component in absent_yet):
-        wanted = [component for component in absent_yet if _module(component) is module]
-        # In the cache's file system, so that a finished binary appears at once.
-        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="upstream-") as folder:
-            command = ["go", "build", "-p", "2", "-trimpath", f"-ldflags={module.link}", f"-tags={module.tags}"]
-            command += ["-o", f"{folder}/"]
-            command += [f"./{component}" for component in wanted]
-            environment = {**os.environ, "CGO_ENABLED": "0"}
-            subprocess.run(command, cwd=module.folder, env=environment, check=True, stdin=subprocess.DEVNULL)
-            for component in wanted:
-                Path(folder, component).replace(_path(component))
+        module.build([component for component in absent_yet if _module(component) is module])
+
+
+@cache
+def gates_of(component: str) -> Mapping[str, bool]:
+    """The feature gates that a component names in its help, with their defaults: those that are alpha or beta in it.
+
+    A component refuses to start with a gate that it does not know.
+    """
+    told = subprocess.run([binary(component), "--help"], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"(\w+)=true\|false \((?:ALPHA|BETA) - default=(true|false)\)", told)
+    # One whose default hangs on the version to be compatible with is there twice; the first is for no such flag.
+    return {name: default == "true" for name, default in reversed(found)}
 
 
 def token_kubeconfig(administrator: Path, path: Path, token: str) -> Path:
