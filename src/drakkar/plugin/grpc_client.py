@@ -21,7 +21,8 @@ REGISTRATION_TIMEOUT, CALL_TIMEOUT = 10.0, 45.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not how long to wait between two attempts, but how long one may take: a busy machine answers late.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

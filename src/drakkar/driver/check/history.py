@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _PAUSE = 0.5
 #: Seconds within which two changes are one.
 _TOGETHER = 0.5
+#: Needless writes within one run that may come from its start, and from that of another instance.
+_LATE = 2
 #: Starts with needless writes from which it is worth a remark.
 _OFTEN = 3
 
@@ -42,16 +44,16 @@ class History:
 
     writes: list[_Write] = field(default_factory=list[_Write])
     _life: int = 0
-    #: Names of slices that the kit has deleted.
+    #: UIDs of slices that the kit has deleted.
     _deleted: set[str] = field(default_factory=set[str])
 
     def started(self) -> None:
         """The driver starts (again)."""
         self._life += 1
 
-    def deleted(self, name: str) -> None:
+    def deleted(self, uid: str) -> None:
         """The kit deletes a slice: its end is no fault of the driver."""
-        self._deleted.add(name)
+        self._deleted.add(uid)
 
     async def follow(self, client: Client, driver: str) -> None:
         """Watch until cancelled."""
@@ -110,12 +112,12 @@ class _PoolHistory:
         self._changed: tuple[str, float] = ("", -_TOGETHER)
 
     def problems(self) -> list[str]:
-        busy = [count for count in self._idle.values() if count > 1]
+        busy = [count for count in self._idle.values() if count > _LATE]
         more = [f"pool {self._name}: {max(busy)} writes within one run of the driver changed no device"] if busy else []
         return [*self._problems, *more]
 
     def remarks(self) -> list[str]:
-        starts = sum(count == 1 for count in self._idle.values())
+        starts = sum(0 < count <= _LATE for count in self._idle.values())
         if starts < _OFTEN:
             return []
         return [
@@ -127,7 +129,7 @@ class _PoolHistory:
         before = state.get(name)
         if write.type == "DELETED":
             state.pop(name, None)
-            if not state and name not in self._deleted:
+            if not state and found.metadata.uid not in self._deleted:
                 self._tell(f"its last slice {name} was deleted, so for a time the node had no devices")
             return
         if before is not None and before.metadata.resourceVersion == found.metadata.resourceVersion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from contextlib import aclosing
 
 from drakkar.api.kinds import NODE, RESOURCESLICE
@@ -13,7 +14,7 @@ from drakkar.driver.check.calls import expect
 from drakkar.driver.check.rules import complete, described, differences, judge_health, judge_slices
 from drakkar.driver.check.subject import CheckFailed, NotApplicable, Subject
 from drakkar.plugin import wire
-from drakkar.plugin.grpc_client import PluginError, SocketClient
+from drakkar.plugin.grpc_client import PluginError
 
 #: Seconds for a pool to become complete, for a lost slice to come back (Go drivers look again after 30 s), for the
 #: first report of health, and for which a stream is watched.
@@ -36,13 +37,15 @@ async def slices(subject: Subject) -> None:
     expect(not problems, "\n".join(problems))
 
 
-async def _settled(subject: Subject) -> list[v1.ResourceSlice]:
-    """The slices, once all pools are complete or it has been waited for in vain."""
+async def _settled(subject: Subject, devices: Collection[tuple[str, str]] = ()) -> list[v1.ResourceSlice]:
+    """The slices, once all pools are complete and have these devices, or it has been waited for in vain."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLES
-    while not complete(found := await subject.slices()) and loop.time() < deadline:
+    while True:
+        found = await subject.slices()
+        if (complete(found) and described(found).keys() >= {*devices}) or loop.time() > deadline:
+            return found
         await asyncio.sleep(0.1)
-    return found
 
 
 async def _why_nothing(subject: Subject) -> str:
@@ -67,16 +70,19 @@ async def health(subject: Subject) -> None:
     if subject.client is not None and not subject.unpublished:
         devices = {(s.spec.pool.name, d.name) for s in await subject.published() for d in s.spec.devices or ()}
     for version in offered:
-        async with subject.connect() as client:
-            report = await _first(client, version)
+        report = await _first(subject, version)
         problems, remarks = judge_health(report, devices)
         subject.remarks += remarks
         expect(not problems, f"{version}: " + "\n".join(problems))
 
 
-async def _first(client: SocketClient, version: str) -> wire.NodeWatchResourcesResponse:
+async def _first(subject: Subject, version: str) -> wire.NodeWatchResourcesResponse:
     try:
-        async with aclosing(client.watch_health(version)) as stream, asyncio.timeout(REPORTED):
+        async with (
+            subject.connect() as client,
+            aclosing(client.watch_health(version)) as stream,
+            asyncio.timeout(REPORTED),
+        ):
             return await anext(stream)
     except TimeoutError:
         raise CheckFailed(f"{version}: no report within {REPORTED:.0f} s of the opening of the stream") from None
@@ -94,8 +100,7 @@ async def health_stream(subject: Subject) -> None:
         raise NotApplicable("the driver offers no health service")
     subject.watched = HealthWatch(subject, version)
     await subject.watched.opened(REPORTED)
-    async with subject.connect() as client:
-        await _first(client, version)
+    await _first(subject, version)
     claim = wire.Claim("default", "33333333-3333-3333-3333-333333333333", "drakkar-check-nobody")
     before = subject.hung
     try:
@@ -118,7 +123,7 @@ async def health_stream(subject: Subject) -> None:
 
 async def health_repeats(subject: Subject) -> None:
     watched = subject.watched
-    if watched is None or not watched.open:
+    if watched is None or not watched.open or not watched.reports:
         raise NotApplicable("no stream of health is open")
     limit = min(HEALTH_TIMEOUT, watched.timeout)
     try:
@@ -183,7 +188,7 @@ async def slices_restored(subject: Subject) -> None:
     before = described(found)
     assert subject.client is not None
     for each in found:
-        subject.history.deleted(each.metadata.name)
+        subject.history.deleted(each.metadata.uid)
         await subject.client.delete(RESOURCESLICE, each.metadata.name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RESTORED
@@ -205,7 +210,7 @@ async def slices_steady(subject: Subject) -> None:
         await subject.published()
     except NotApplicable:
         raise CheckFailed(await _why_nothing(subject)) from None
-    found = await _settled(subject)
+    found = await _settled(subject, subject.first_described)
     assert subject.client is not None
     problems = judge_slices(found, uid_of(await subject.client.get(NODE, subject.node_name)))
     problems = [problem for problem in problems if problem not in subject.first_problems]

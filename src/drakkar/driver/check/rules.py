@@ -242,7 +242,6 @@ def judge_specs(files: Mapping[str, bytes], before: Collection[str], folder: Pat
             try:
                 cdi.read_spec(folder / name)
             except cdi.CdiError as error:
-                problems.append(str(error))
-            except FileNotFoundError:
-                continue
+                if (folder / name).exists():
+                    problems.append(str(error))
     return problems
