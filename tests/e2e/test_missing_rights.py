@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
 
 NAMED = re.compile(
     r"not allowed to [^\n]*?: (?:the|a) (?P<kind>ClusterRole|Role)(?: (?P<name>\S+?))?(?: in namespace (?P<where>\S+))?"
-    r" needs the rule (?P<rule>\{.*?\}) for user"
+    r" needs the rule (?P<rule>\{.*?\}) for (?:user|the user)"
 )
 Rule = tuple[str, str, str]
 
@@ -99,6 +99,8 @@ class Giver:
 
 
 MERGE = "application/merge-patch+json"
+#: A resource of containers with devices behind it.
+EXTENDED = "example.com/gpu"
 
 
 async def until_done(part: Part, giver: Giver, done: Callable[[], Awaitable[object]], timeout: float = 120) -> None:
@@ -138,7 +140,9 @@ async def furnish(admin: Client) -> None:
     await admin.patch(
         kinds.NODE, "a", None, {"status": {**status, "capacity": status["allocatable"]}}, "merge", "status"
     )
-    await admin.create(kinds.DEVICECLASS, bare(device_class()))
+    behind = bare(device_class())
+    behind["spec"]["extendedResourceName"] = EXTENDED
+    await admin.create(kinds.DEVICECLASS, behind)
     await admin.create(kinds.RESOURCESLICE, bare(node_slice("a", 4)))
 
 
@@ -153,13 +157,18 @@ async def scheduler(cluster: KubeCluster, admin: Client, door: Door) -> list[Rul
     for name, more in (("own", {}), ("gated", {"schedulingGates": gates}), ("big", {})):
         await admin.create(kinds.RESOURCECLAIM, bare(claim(name, 9 if name == "big" else 1)), "default")
         await admin.create(kinds.POD, pod(name, **more))
+    # A claim that its pod owns, which makes a right of the pod's necessary.
+    extended = {"name": "main", "image": "x", "resources": {"limits": {EXTENDED: "1"}, "requests": {EXTENDED: "1"}}}
+    await admin.create(kinds.POD, pod("extended", resourceClaims=[], containers=[extended]))
     lease = ("--leader-elect-lease-duration", "3", "--leader-elect-resource-namespace", "drakkar-system")
     with Part("scheduler", "--kubeconfig", str(door.kubeconfig), *lease) as part:
 
         async def done() -> bool:
             told = condition_is(await admin.get(kinds.POD, "big", "default"), "PodScheduled", "False")
             events = [e for e in (await admin.list(kinds.EVENT)).items if e["reason"] == "Scheduled"]
-            return told and len(events) == 2 and bool(await bound(admin, "own") and await bound(admin, "gated"))
+            return (
+                told and len(events) == 3 and all([await bound(admin, name) for name in ("own", "gated", "extended")])
+            )
 
         await until_done(part, giver, done)
         # What is taken away again is missed again, and tried within bounds.
@@ -348,13 +357,20 @@ def test_each_right_is_named_and_used_as_soon_as_it_is_there(
             await run_out(cluster, tmp_path)
             return given
 
-    with kube_cluster(tmp_path) as cluster:
+    with kube_cluster(tmp_path, "--enable-admission-plugins=OwnerReferencesPermissionEnforcement") as cluster:
         (mounted / "ca.crt").write_bytes((cluster.pki / "ca.crt").read_bytes())
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", cluster.url.rpartition(":")[2])
         given = asyncio.run(run(cluster))
     for name, least in (
-        ("scheduler", {("", "pods/binding", "create"), ("resource.k8s.io", "resourceclaims/binding", "patch")}),
+        (
+            "scheduler",
+            {
+                ("", "pods/binding", "create"),
+                ("", "pods/finalizers", "update"),
+                ("resource.k8s.io", "resourceclaims/binding", "patch"),
+            },
+        ),
         ("controllers", {("", "pods", "delete"), ("coordination.k8s.io", "leases", "patch")}),
         ("driver-tpu", {("resource.k8s.io", "resourceslices", "create"), ("", "nodes", "list")}),
         ("hollow", {("", "nodes/status", "patch"), ("coordination.k8s.io", "leases", "patch")}),
