@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import POD
-from drakkar.client import Client, HttpTransport, Unreachable
+from drakkar.client import Client, HttpTransport, Unreachable, kubeconfig
 from drakkar.client.proxies import Proxy, parse_proxy, proxy_for
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.client.test_cache import pod
@@ -76,8 +77,9 @@ class Tunnel:
             writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
             writer.close()
             return
-        host, _, port = head.split()[1].rpartition(":")
-        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        # Whatever a server is called, only this machine is there.
+        port = head.split()[1].rpartition(":")[2]
+        far_reader, far_writer = await asyncio.open_connection("localhost", int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         for pair in ((reader, far_writer), (far_reader, writer)):
             self._tasks.add(asyncio.create_task(self._pass_on(*pair)))
@@ -88,13 +90,20 @@ class Tunnel:
         writer.close()
 
 
-def test_requests_and_streams_go_through_it(tmp_path: Path) -> None:
+def secured(folder: Path) -> ssl.SSLContext:
+    """TLS of a server for localhost; the certificate of its authority is ``folder/ca``."""
     certificate = authority()
     (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
-    for name, content in (("cert", cert), ("key", key)):
-        (tmp_path / name).write_bytes(content)
+    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
+        (folder / name).write_bytes(content)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
+def test_requests_and_streams_go_through_it(tmp_path: Path) -> None:
+    context = secured(tmp_path)
+    ca = (tmp_path / "ca").read_bytes()
 
     async def scenario() -> None:
         server = FakeServer()
@@ -115,5 +124,38 @@ def test_requests_and_streams_go_through_it(tmp_path: Path) -> None:
             with pytest.raises(Unreachable, match="refuses to connect: it answers 407"):
                 await stranger.delete(POD, "a", "default")
             await stranger.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("by", ["kubeconfig", "environment"])
+def test_a_kubeconfig_leads_through_it(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = secured(tmp_path)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def scenario() -> None:
+        server = FakeServer()
+        server.put(POD, pod("a"))
+        async with Site(server, context) as url, Tunnel() as tunnel:
+            proxy = f"http://joe:s@localhost:{tunnel.port}"
+            far = url.replace("localhost", "api.example.com")
+            cluster = {"server": far, "certificate-authority": "ca", "tls-server-name": "localhost"}
+            if by == "kubeconfig":
+                # Goes before the environment, which leads nowhere.
+                cluster["proxy-url"] = proxy
+                monkeypatch.setenv("HTTPS_PROXY", "http://localhost:1")
+            else:
+                monkeypatch.setenv("HTTPS_PROXY", proxy)
+            document = {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "x"}}],
+                "clusters": [{"name": "x", "cluster": cluster}],
+            }
+            (tmp_path / "config").write_text(json.dumps(document))
+            client = Client(kubeconfig.load(tmp_path / "config").transport())
+            await client.patch(POD, "a", "default", {"metadata": {}})
+            assert tunnel.asked == [f"connect {far.removeprefix('https://')} http/1.1"]
+            await client.close()
 
     asyncio.run(scenario())
