@@ -16,8 +16,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
@@ -156,6 +154,8 @@ def _parameters(path: str | None) -> Object | None:
     """Parameters of the driver from a file, YAML or JSON. Raises UsageError."""
     if path is None:
         return None
+    import yaml  # A driver that is run needs none of it.
+
     try:
         found = yaml.safe_load(Path(path).read_text())
     except (OSError, yaml.YAMLError) as error:
