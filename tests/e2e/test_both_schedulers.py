@@ -630,3 +630,64 @@ def test_the_service_leads_to_the_leader_and_then_to_the_next_one(cluster: KubeC
             asyncio.run(story(first, second))
         finally:
             cluster.kubectl().run("delete", "-f", "-", stdin=text)
+
+
+def test_pods_get_the_gate_of_the_chart(cluster: KubeCluster, tmp_path: Path) -> None:
+    """The chart's Service and webhook, called by kube-apiserver; pods are created by dry run."""
+    address = own_address()
+    pki = open_pki(tmp_path / "pki", ["drakkar-gate.drakkar-system.svc"])
+    authority = base64.b64encode((pki.folder / "ca.crt").read_bytes()).decode()
+    rendered = chart.objects(
+        chart.template("scheduler.webhook.enabled=true", f"scheduler.webhook.caBundle={authority}")
+    )
+    mine = [obj for obj in rendered if obj["metadata"]["name"] == "drakkar-gate"]
+    assert [obj["kind"] for obj in mine] == ["Service", "MutatingWebhookConfiguration"]
+    kubectl = cluster.kubectl()
+
+    async def gates(namespace: str, *, claims: bool) -> list[str]:
+        """Of a pod that can be created: not until the namespace has its account, and the server found the webhook."""
+        pod = {"apiVersion": "v1", "kind": "Pod", **pod_from("p", namespace, "default-scheduler", "t")}
+        if not claims:
+            pod["spec"] = {"containers": [{"name": "c", "image": "i"}]}
+
+        async def created() -> str:
+            words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+            return (await asyncio.to_thread(kubectl.ask, *words, stdin=json.dumps(pod))).stdout
+
+        return [gate["name"] for gate in json.loads(await until(created))["spec"].get("schedulingGates", ())]
+
+    def named(name: str, **labels: str) -> dict[str, Any]:
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+    with Ours(cluster, "gate", pki=pki.folder, at=address) as ours:
+        port = int(asyncio.run(ours.url()).rpartition(":")[2])
+        # What the selector of the Service finds where pods run.
+        found = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": "drakkar-gate-here",
+                "namespace": "drakkar-system",
+                "labels": {"kubernetes.io/service-name": "drakkar-gate"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": "webhook", "port": port, "protocol": "TCP"}],
+        }
+        gated, others = named("gated", **{"drakkar.dev/gate": "enabled"}), named("others")
+        text = yaml.safe_dump_all([gated, others, found, *mine])
+        kubectl.run("apply", "-f", "-", stdin=text)
+        try:
+
+            async def asked() -> bool:
+                return await gates("gated", claims=True) == [SCHEDULING_GATE]
+
+            async def story() -> None:
+                # The server hears of a new webhook a moment later.
+                await until(asked)
+                assert await gates("gated", claims=False) == []
+                assert await gates("others", claims=True) == []
+
+            asyncio.run(story())
+        finally:
+            kubectl.run("delete", "--wait=false", "-f", "-", stdin=text)
