@@ -53,6 +53,19 @@ def authority(called: str = "test-ca") -> Any:
     return certificate
 
 
+def secured(folder: Path, *, checking: bool = False) -> tuple[Any, ssl.SSLContext]:
+    """An authority (certificate: ``folder/ca``), and the TLS of its server localhost, which may check clients."""
+    certificate = authority()
+    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
+    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
+        (folder / name).write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca"))
+    context.load_cert_chain(folder / "cert", folder / "key")
+    if checking:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return certificate, context
+
+
 class Site:
     """The small server behind a real socket."""
 
@@ -91,13 +104,8 @@ class Site:
 
 
 def test_client_certificates_both_ways(tmp_path: Path) -> None:
-    certificate = authority()
-    (ca, _), (cert, key), (client_cert, client_key) = certificate("test-ca", ca=True), *map(certificate, "ab")
-    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
-        (tmp_path / name).write_bytes(content)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, context = secured(tmp_path, checking=True)
+    ca, (client_cert, client_key) = (tmp_path / "ca").read_bytes(), certificate("b")
 
     async def scenario() -> None:
         site = Site(FakeServer(), context)
@@ -155,7 +163,7 @@ def test_a_stream_ends_with_its_transport() -> None:
             assert not reading.done()
             await transport.close()
             with pytest.raises(Unreachable, match="was closed here"):
-                await asyncio.wait_for(reading, 10)
+                await asyncio.wait_for(reading, 60)
 
     asyncio.run(scenario())
 
@@ -233,12 +241,7 @@ def test_a_token_that_was_rotated_early_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_has_run_out_is_named_and_its_successor_taken(tmp_path: Path) -> None:
-    certificate = authority()
-    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
-    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
-        (tmp_path / name).write_bytes(content)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    certificate, context = secured(tmp_path, checking=True)
 
     def lay(hours: float) -> None:
         for name, content in zip(("c.crt", "c.key"), certificate("client", hours=hours), strict=True):
@@ -288,7 +291,6 @@ def test_a_certificate_that_has_run_out_is_named_and_its_successor_taken(tmp_pat
     good = False
     unchecked = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     unchecked.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    context.verify_mode = ssl.CERT_REQUIRED
     asyncio.run(scenario())
 
 
@@ -332,13 +334,7 @@ def test_a_server_with_a_new_authority_is_trusted_as_soon_as_the_file_says_so(tm
 
 
 def test_a_plugin_gives_new_certificates_and_is_run_once_for_all_that_are_refused(tmp_path: Path) -> None:
-    certificate = authority()
-    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
-    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
-        (tmp_path / name).write_bytes(content)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, context = secured(tmp_path, checking=True)
     plugin = tmp_path / "plugin"
     plugin.write_text("#!/bin/sh\ncd $(dirname $0); echo x >> runs; cat answer\n")
     plugin.chmod(0o700)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from drakkar.client import Client, HttpTransport, Unreachable, kubeconfig
 from drakkar.client.proxies import Proxy, parse_proxy, proxy_for
 from tests.unit.client.fakeserver import FakeServer
 from tests.unit.client.test_cache import pod
-from tests.unit.client.test_http import Site, authority
+from tests.unit.client.test_http import Site, secured
 
 PROXY = "http://proxy:3128"
 
@@ -90,19 +89,8 @@ class Tunnel:
         writer.close()
 
 
-def secured(folder: Path) -> ssl.SSLContext:
-    """TLS of a server for localhost; the certificate of its authority is ``folder/ca``."""
-    certificate = authority()
-    (ca, _), (cert, key) = certificate("test-ca", ca=True), certificate("a")
-    for name, content in (("ca", ca), ("cert", cert), ("key", key)):
-        (folder / name).write_bytes(content)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "cert", folder / "key")
-    return context
-
-
 def test_requests_and_streams_go_through_it(tmp_path: Path) -> None:
-    context = secured(tmp_path)
+    _, context = secured(tmp_path)
     ca = (tmp_path / "ca").read_bytes()
 
     async def scenario() -> None:
@@ -130,7 +118,7 @@ def test_requests_and_streams_go_through_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["kubeconfig", "environment"])
 def test_a_kubeconfig_leads_through_it(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = secured(tmp_path)
+    _, context = secured(tmp_path)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
 
