@@ -26,6 +26,7 @@ from tests.e2e.test_replicas import LEASE_SECONDS, Replica
 from tests.support.eventually import eventually
 from tests.support.kubeparts import ACCOUNT, EXAMPLES, Entry, Site, kube_site
 from tests.support.plane import Part
+from tests.support.silent import Watched, slice_file, workload
 from tests.unit.driver.test_gates import POOL, Publishing
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
@@ -35,7 +36,7 @@ LEASE, PERIOD, GRACE = "6", "0.5", "10"
 LEASES = ("--leader-elect-resource-namespace", "drakkar-system")
 OURS, HOLLOW = f"{ACCOUNT}drakkar-controllers", f"{ACCOUNT}drakkar-hollow-nodes"
 DEVICE_TAINTS = "system:serviceaccount:kube-system:device-taint-eviction-controller"
-NAMESPACE, REPLICAS = "rules", "replicas"
+NAMESPACE, REPLICAS, SILENT = "rules", "replicas", "silent"
 HOSTS = load_fleet("tpu-16").nodes()
 #: Seconds without a write that count as rest, and how often the author of an object may change in a story.
 QUIET, TURNS = 4.0, 8
@@ -250,6 +251,53 @@ def test_own_mode_beside_kube_controller_manager(site: Site, capsys: pytest.Capt
         print(f"\nown mode, beside kube-controller-manager: {figures(output)}")
 
 
+def test_a_driver_that_says_nothing_beside_kube_scheduler_and_controller_manager(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of ours but ``eviction,node-loss``: theirs allocate, bind, evict and make pods anew."""
+    recorded = tmp_path / "slices.json"
+    hosts = [node["metadata"]["name"] for node in HOSTS]
+    slices = {f"slice-{first}": sorted(hosts[first : first + 4]) for first in range(0, 16, 4)}
+    recorded.write_text(slice_file(slices))
+    site.kubectl.run("create", "namespace", SILENT)
+    job = Watched(site.kubectl, "training", SILENT)
+    replay = ("driver", "run", "replay", "--cluster", "--slices", str(recorded))
+    with ExitStack() as stack:
+        controller_manager(site, stack)
+        stack.enter_context(site.cluster.scheduler())
+        stack.enter_context(beside(site))
+        # Somebody else's driver: none of our accounts is its.
+        with Part(*replay, "--kubeconfig", str(site.cluster.kubeconfig())):
+            site.kubectl.run("apply", "-n", SILENT, "-f", "-", stdin=workload("training"))
+            first = until(site, job.hosts)
+        old = job.device()
+        assert sorted(first.values()) == slices[old]
+        before = len(site.written())
+        lost, began = first["2"], time.monotonic()
+        job.silence(lost)
+        second = until(site, lambda: {} if lost in (now := job.hosts()).values() else now)
+        took = time.monotonic() - began
+        new = job.device()
+        assert sorted(second.values()) == slices[new] != slices[old]
+        assert job.rules() == [old]
+        job.revive(lost)
+        until(site, lambda: not job.rules())
+        until(site, lambda: quiet(site))
+        assert job.hosts() == second
+        ours = [entry for entry in site.written()[before:] if entry.user == OURS and entry.writes]
+        assert Counter((entry.verb, entry.resource) for entry in ours if entry.resource == "devicetaintrules") == {
+            ("create", "devicetaintrules"): 1,
+            ("delete", "devicetaintrules"): 1,
+        }
+        told = {entry.user for entry in site.written()[before:] if entry.resource == "devicetaintrules/status"}
+        assert told <= {DEVICE_TAINTS}
+        nobody_fights(site.written()[before:], {"devicetaintrules"})
+        assert site.refused() == []
+        site.kubectl.run("delete", "namespace", SILENT, "--timeout=90s", timeout=100)
+    with capsys.disabled():
+        print(f"\na driver that says nothing: {took:.0f} s from a host's death to four pods on another slice")
+
+
 @pytest.fixture(scope="module")
 def gated(site: Site) -> Iterator[ExitStack]:
     """kube-scheduler and kube-controller-manager as upstream has them, ours beside; the stack may stop some of them."""
@@ -347,10 +395,10 @@ def quiet(site: Site) -> bool:
     return sum(entry.writes for entry in site.written()) == before
 
 
-def nobody_fights(written: Sequence[Entry]) -> None:
-    """Ours write no more than is theirs, tell nothing twice, and take no turns with upstream's."""
+def nobody_fights(written: Sequence[Entry], also: Iterable[str] = ()) -> None:
+    """Ours write no more than is theirs (``also``: in this story), tell nothing twice and take no turns with theirs."""
     ours = [entry for entry in written if entry.user == OURS and entry.writes]
-    assert {entry.resource for entry in ours} <= {"pods", "pods/status", "events"}
+    assert {entry.resource for entry in ours} <= {"pods", "pods/status", "events", *also}
     assert [
         each for each, times in Counter((entry.verb, entry.resource, entry.name) for entry in ours).items() if times > 1
     ] == []
