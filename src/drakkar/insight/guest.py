@@ -118,7 +118,13 @@ class _Guest:
             await asyncio.sleep(POLL)
 
     async def _list(self, kind: Kind, namespace: str | None, label: str = "") -> list[Any]:
-        return (await self._client.list(kind, namespace, label)).items
+        try:
+            return (await self._client.list(kind, namespace, label)).items
+        except ApiError as error:
+            if not error.is_unknown_kind:
+                raise
+            # That the cluster does not serve it was a miss of the case when an object of it was refused.
+            return []
 
     async def _delete(self, kind: Kind, found: list[Any]) -> None:
         for obj in found:

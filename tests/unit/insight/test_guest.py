@@ -11,6 +11,7 @@ import yaml
 
 from drakkar.api import kinds, objects
 from drakkar.api.errors import EnvironmentProblem
+from drakkar.api.wire import Request, Response
 from drakkar.apiserver import open_server
 from drakkar.cli.plane import case_plane
 from drakkar.client import Client, MemoryTransport
@@ -18,6 +19,7 @@ from drakkar.client.clock import SystemClock
 from drakkar.insight import guest
 from drakkar.insight.cases import Case, read_case
 from drakkar.insight.guest import visit
+from tests.support.eventually import memory_plane
 from tests.unit.insight.test_cases import CLASS, NODE, SLICE, pod, template
 
 EXPECT = {
@@ -60,6 +62,23 @@ def test_a_case_comes_and_goes_beside_what_is_there(tmp_path: Path) -> None:
                 result = await visit(client, case)
                 assert result.misses == []
                 assert await _left(client) == ["pods default/both"]
+
+    asyncio.run(play())
+
+
+def test_a_kind_that_the_cluster_does_not_serve_is_a_miss() -> None:
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}}
+
+    async def play() -> None:
+        async with memory_plane() as server:
+
+            async def handle(request: Request) -> Response:
+                if request.path.startswith("/apis/scheduling.k8s.io/"):
+                    return Response(404, {"content-type": "text/plain"}, b"404 page not found\n")
+                return await server.transport.request(request)
+
+            result = await visit(Client(MemoryTransport(handle)), Case("c", [], [group], {}))
+            assert result.misses == ["PodGroup g: refused: 404 page not found"]
 
     asyncio.run(play())
 
