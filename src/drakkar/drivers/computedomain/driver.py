@@ -47,6 +47,8 @@ class ComputeDomainDriver(Driver):
         self._read = read
         self._tell = tell
         self._lock = Lock()
+        #: Claims that have been unprepared, and may have their record still: their domains are not joined again.
+        self._left: set[str] = set()
 
     def discover(self) -> Sequence[v1.Device]:
         """Nothing: channels belong to cliques, not to nodes."""
@@ -63,6 +65,7 @@ class ComputeDomainDriver(Driver):
     def unprepare(self, claim: wire.Claim, devices: Sequence[PreparedDevice]) -> None:
         """Leave it: the last pod of the domain on this node has gone."""
         with self._lock:
+            self._left.add(claim.uid)
             for found in devices:
                 domain = found.state.get("domain")
                 if domain:
@@ -77,12 +80,18 @@ class ComputeDomainDriver(Driver):
 
         It starts those again that ended, by themselves or with the driver's last container.
         """
-        for devices in self.records().values():
+        with self._lock:
+            records = self.records()
+            self._left &= records.keys()
+        for uid, devices in records.items():
             for found in devices:
                 state = found.state
                 domain = self._read(state["namespace"], state["name"]) if "domain" in state else None
                 if domain is not None and domain["metadata"]["uid"] == state["domain"]:
                     with self._lock:
+                        # The claim may have been unprepared while the domain was read.
+                        if uid in self._left or uid not in self.records():
+                            break
                         try:
                             self._fabric.join(state["domain"], state["channel"], _addresses(domain))
                         except FabricError as error:
@@ -98,6 +107,7 @@ class ComputeDomainDriver(Driver):
             raise PrepareError(f"ComputeDomain {claim.metadata.namespace}/{config.name} is gone or was made anew")
         channel = int(found.name.rpartition("-")[2])
         with self._lock:
+            self._left.discard(claim.metadata.uid)
             try:
                 self._fabric.join(config.domain, channel, _addresses(domain))
                 if not self._fabric.ready(config.domain):
