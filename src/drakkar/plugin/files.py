@@ -1,6 +1,7 @@
-"""Files that are either the old one or the new one, also after a power cut."""
+"""Files that are either the old one or the new one, also after a power cut; and files that are locked."""
 
 import contextlib
+import fcntl
 import os
 from enum import Enum
 from pathlib import Path
@@ -53,6 +54,18 @@ def remove(path: Path) -> bool:
         return False
     sync_folder(path.parent)
     return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file (flock(2)); not where there is no such file."""
+    try:
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _temporary(path: Path) -> Path:

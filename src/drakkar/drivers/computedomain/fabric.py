@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from drakkar.driver import ContainerEdits, DeviceNode, Mount
+from drakkar.plugin.files import is_locked
 
 #: Seconds for a daemon to end.
 _PATIENCE = 5.0
@@ -142,14 +143,7 @@ class Imex(Fabric):
         process = self._running.get(domain)
         if process is not None and process.poll() is not None:
             del self._running[domain]
-        try:
-            with (self._folder / domain / "lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return is_locked(self._folder / domain / "lock")
 
     def _start(self, domain: str) -> None:
         folder = self._folder / domain

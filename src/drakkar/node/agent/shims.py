@@ -24,6 +24,7 @@ from drakkar.node.agent import shim
 from drakkar.node.agent.runtime import ContainerProblem, Made
 from drakkar.node.agent.shim import start_time
 from drakkar.node.agent.streams import StreamProblem
+from drakkar.plugin.files import is_locked
 from drakkar.streaming.channels import CLOSE, LONGEST_MESSAGE, RESIZE, STDIN
 
 #: Seconds for a shim to say that its container exists.
@@ -278,24 +279,13 @@ async def find(folder: Path) -> Attempt | Exit | None:
 
     An agent that died in the middle of a start leaves a shim that goes on by itself; its word is waited for.
     """
-    while not (folder / "state.json").exists() and _locked(folder / "lock"):
+    while not (folder / "state.json").exists() and is_locked(folder / "lock"):
         await asyncio.sleep(_LOOK)
     try:
         state = msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
     except (FileNotFoundError, msgspec.DecodeError):
         return read_exit(folder)
     return Attempt(folder, state)
-
-
-def _locked(path: Path) -> bool:
-    try:
-        with path.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def read_exit(folder: Path) -> Exit | None:
