@@ -58,7 +58,7 @@ from drakkar.node.hollow_nodes import (
     ready_write,
     registration,
 )
-from drakkar.node.hollow_pods import Place, pod_step, started_at
+from drakkar.node.hollow_pods import Place, pod_step, ready_again, started_at
 
 logger = logging.getLogger(__name__)
 
@@ -239,6 +239,9 @@ class HollowFleet:
             delay = self._delay(hollow, ("pod", namespace, name))
             if delay > 0:
                 return [After(delay)]
+        elif condition_is(self._node_cache.get("", hollow.name) or {}, NODE_READY):
+            # Not before: who said that the pod is not ready would say so again.
+            writes = [*ready_again(pod, now), *writes]
         if pod_is_done(pod) or is_deleting(pod):
             self._running.pop(uid, None)
         elif (started := self._started(pod)) is not None:
@@ -280,6 +283,9 @@ class HollowFleet:
         if event_type == "DELETED" or fault_of(new) == FAILED:
             # At once, not when the queue gets to it: a dead node writes nothing.
             hollow.beat.live = False
+        elif condition_is(new, NODE_READY) and not condition_is(old or {}, NODE_READY):
+            for pod in self._pods.by("node", hollow.name):
+                self._queue.add(_pod_key(pod))
         self._look_at(hollow.name)
 
     def _pod_changed(self, event_type: str, old: Object | None, new: Object) -> None:

@@ -83,6 +83,19 @@ def pod_step(pod: Object, place: Place, claims: ClaimLookup, now: float, started
     return _look_again(pod, started, now)
 
 
+def ready_again(pod: Object, now: float) -> list[Write]:
+    """Takes back what was said while the node was silent: that the pod is not ready, although its containers are."""
+    containers = children(pod, "status", "containerStatuses")
+    told = condition(pod, POD_READY)
+    if told is None or told.get("status") == "True" or pod_is_done(pod) or is_deleting(pod):
+        return []
+    if not containers or not all(container.get("ready") for container in containers):
+        return []
+    over = {"reason": None, "message": None}
+    conditions = _conditions(pod, timestamp(now), ready=True)
+    return [_patch(pod, {"conditions": [entry | over for entry in conditions if entry["type"] == POD_READY]})]
+
+
 def claims_problem(pod: Object, claims: ClaimLookup) -> str:
     """Why the pod may not start because of its claims; empty when it may."""
     namespace = text(pod, "metadata", "namespace")

@@ -11,13 +11,14 @@ import pytest
 
 from drakkar.api.errors import UsageError
 from drakkar.api.kinds import LEASE, NODE, POD, RESOURCECLAIM
-from drakkar.api.objects import condition_is
+from drakkar.api.objects import condition, condition_is
 from drakkar.client import Client, Unreachable
 from drakkar.node.hollow import HollowFleet
 from drakkar.node.hollow_main import select_nodes
+from drakkar.node.hollow_nodes import fault_of
 from tests.support.eventually import eventually, memory_plane
 
-PERIOD, DURATION = 0.1, 0.6
+PERIOD, DURATION, SLOW_DELAY = 0.1, 0.6, 0.5
 
 
 class Skipping:
@@ -57,7 +58,7 @@ def manifests(count: int = 2) -> list[dict[str, Any]]:
 @asynccontextmanager
 async def fleet(client: Client, clock: Any = None) -> AsyncIterator[HollowFleet]:
     nodes = HollowFleet(
-        client, clock or client.clock, manifests(), lease_period=PERIOD, lease_duration=DURATION, slow_delay=0.5
+        client, clock or client.clock, manifests(), lease_period=PERIOD, lease_duration=DURATION, slow_delay=SLOW_DELAY
     )
     task = asyncio.create_task(nodes.run())
     try:
@@ -69,7 +70,7 @@ async def fleet(client: Client, clock: Any = None) -> AsyncIterator[HollowFleet]
 
 def story(body: Callable[[Client], Any]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(20), memory_plane() as client:
+        async with asyncio.timeout(100), memory_plane() as client:
             await body(client)
 
     asyncio.run(run())
@@ -188,8 +189,10 @@ def test_a_failed_node_does_nothing_and_kills_before_it_is_ready_again():
                 await becomes(client, name, "Running")
             await mark(client, "h0", "failed")
             await eventually(lambda: asyncio.sleep(0, nodes.nodes["h0"].beat.live), lambda live: not live)
-            await asyncio.sleep(0.05)
-            silent = await renewals(client, "h0")
+            # One may have been on its way.
+            silent = ""
+            while silent != (silent := await renewals(client, "h0")):
+                await asyncio.sleep(PERIOD)
             await client.delete(POD, "goes", "default")
             await client.delete(POD, "forced", "default", grace=0)
             await client.patch(
@@ -200,25 +203,35 @@ def test_a_failed_node_does_nothing_and_kills_before_it_is_ready_again():
                 type="strategic",
                 subresource="status",
             )
+            unready = {"type": "Ready", "status": "False", "reason": "NodeUnreachable", "message": "silent"}
+            await client.patch(POD, "stays", "default", {"status": {"conditions": [unready]}}, "strategic", "status")
             await asyncio.sleep(3 * PERIOD)
             assert await renewals(client, "h0") == silent
             assert await phase(client, "goes") == "Running"
             assert len(nodes._running) == 3
             gone: list[str] = []
 
+            revision = (await client.list(NODE)).resource_version
+
             async def observe() -> None:
-                async for event in client.watch(NODE, resource_version=(await client.list(NODE)).resource_version):
+                async for event in client.watch(NODE, resource_version=revision):
                     is_node = event.type == "MODIFIED" and event.object["metadata"]["name"] == "h0"
                     if is_node and condition_is(event.object, "Ready"):
                         gone.append(await phase(client, "goes"))
                         return
 
             observer = asyncio.create_task(observe())
-            await asyncio.sleep(0.05)
             await mark(client, "h0", None)
             await observer
             assert gone == ["gone"]
             assert await phase(client, "stays") == "Running"
+
+            async def told() -> dict[str, Any]:
+                return condition(await client.get(POD, "stays", "default"), "Ready") or {}
+
+            # What was said of the pod in the meantime is taken back, with its reason.
+            ready = await eventually(told, lambda found: found.get("status") == "True")
+            assert not {"reason", "message"} & ready.keys()
             await eventually(lambda: asyncio.sleep(0, len(nodes._running)), lambda count: count == 1)
             await start_pod(client, "later")
             await becomes(client, "later", "Running")
@@ -228,14 +241,15 @@ def test_a_failed_node_does_nothing_and_kills_before_it_is_ready_again():
 
 def test_a_slow_node_takes_its_time():
     async def body(client: Client) -> None:
-        async with fleet(client):
+        async with fleet(client) as nodes:
             await all_ready(client)
             await mark(client, "h0", "slow")
-            await asyncio.sleep(0.1)
+            heard = nodes._node_cache
+            await eventually(lambda: asyncio.sleep(0, heard.get("", "h0")), lambda node: fault_of(node or {}) == "slow")
+            begun = client.clock.monotonic()
             await start_pod(client, "p")
-            await asyncio.sleep(0.25)
-            assert await phase(client, "p") == "Pending"
             await becomes(client, "p", "Running")
+            assert client.clock.monotonic() - begun >= SLOW_DELAY
 
     story(body)
 

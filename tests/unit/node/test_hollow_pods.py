@@ -9,7 +9,7 @@ import pytest
 from drakkar.api.meta import ObjectMeta
 from drakkar.api.resource import v1
 from drakkar.client.writes import After, Delete, Patch, Write
-from drakkar.node.hollow_pods import Place, claims_problem, pod_step
+from drakkar.node.hollow_pods import Place, claims_problem, pod_step, ready_again
 
 NOW = 1_000_000.0
 PLACE = Place("172.16.0.1", "10.0.0.2")
@@ -106,6 +106,21 @@ def test_a_started_pod_is_ready_and_has_addresses():
     assert main["started"]
     assert main["state"]["running"]["startedAt"] == status["startTime"] == "1970-01-12T13:46:40Z"
     assert step(obj, found=claim()) == []
+
+
+def test_a_pod_that_was_said_not_to_be_ready_says_that_it_is():
+    """Node controllers say so of the pods of a silent node, and nobody but the node takes it back."""
+    obj = running()
+    assert ready_again(obj, NOW) == []
+    (ready,) = [entry for entry in obj["status"]["conditions"] if entry["type"] == "Ready"]
+    ready |= {"status": "False", "reason": "NodeUnreachable", "message": "m"}
+    (write,) = ready_again(obj, NOW + 60)
+    assert isinstance(write, Patch)
+    (entry,) = write.body["status"]["conditions"]
+    stamp = "1970-01-12T13:47:40Z"
+    assert entry == {"type": "Ready", "status": "True", "lastTransitionTime": stamp, "reason": None, "message": None}
+    obj["status"]["containerStatuses"][0]["ready"] = False
+    assert ready_again(obj, NOW + 60) == []
 
 
 def test_init_containers_have_run_and_sidecars_run():
