@@ -95,7 +95,7 @@ class Driver(ABC):
     def discover(self) -> Sequence[v1.Device | v1.CounterSet]:
         """The node's devices in the order in which they are to be handed out, and their counter sets.
 
-        Called at the start and whenever :meth:`drakkar.driver.DriverService.refresh` is called.
+        Called at the start and whenever :meth:`drakkar.driver.service.DriverService.refresh` is called.
         """
 
     def pools(self, node: str) -> Sequence[Pool]:

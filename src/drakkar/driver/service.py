@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Longest wait in seconds for the API server within a call of the kubelet, which itself gives up after 45.
-API_TIMEOUT = 30.0
 #: Seconds after which a driver that does not say how its devices are knows nothing of them.
 HEALTH_TIMEOUT = 30.0
 #: Threads of the DRA socket: every health stream keeps one.
@@ -222,4 +220,4 @@ class DriverService:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
-        return on_loop(self._loop, work, API_TIMEOUT)
+        return on_loop(self._loop, work)
