@@ -46,7 +46,7 @@ readinessProbe:
   periodSeconds: 5
 {{- end -}}
 
-{{/* A Deployment; dict root, part (also its component), args (list), settings (values of the part), port (or 0),
+{{/* A Deployment; dict root, part (also its component), args (list), settings (values of the part), port,
      tls (name of a Secret, or empty), address (whether it has to know its own). */}}
 {{- define "drakkar.deployment" -}}
 {{- $name := printf "%s-%s" (include "drakkar.fullname" .root) .part }}
@@ -79,10 +79,8 @@ spec:
         image: {{ include "drakkar.image" .root | quote }}
         imagePullPolicy: {{ .root.Values.image.pullPolicy }}
         args: {{- toYaml .args | nindent 8 }}
-        {{- if .port }}
         ports: [{name: metrics, containerPort: {{ .port }}}]
         {{- include "drakkar.probes" . | nindent 8 }}
-        {{- end }}
         {{- if .address }}
         env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
         {{- end }}
@@ -191,13 +189,13 @@ subjects:
 {{- toJson (ternary $d.host $d (eq .name "tpu")) -}}
 {{- end -}}
 
-{{/* Every part that is on: component to port of its metrics, 0 where it has none. */}}
+{{/* Every part that is on: component to port of its metrics. */}}
 {{- define "drakkar.parts" -}}
 {{- $parts := dict -}}
 {{- if .Values.scheduler.enabled -}}{{- $_ := set $parts "scheduler" .Values.scheduler.metricsPort -}}{{- end -}}
 {{- if .Values.controllers.enabled -}}{{- $_ := set $parts "controllers" .Values.controllers.metricsPort -}}{{- end -}}
-{{- if .Values.drivers.tpu.enabled -}}{{- $_ := set $parts "driver-tpu" 0 -}}{{- end -}}
-{{- if .Values.drivers.computedomain.enabled -}}{{- $_ := set $parts "driver-computedomain-controller" 0 -}}{{- end -}}
+{{- if .Values.drivers.tpu.enabled -}}{{- $_ := set $parts "driver-tpu" .Values.drivers.tpu.metricsPort -}}{{- end -}}
+{{- if .Values.drivers.computedomain.enabled -}}{{- $_ := set $parts "driver-computedomain-controller" .Values.drivers.computedomain.controller.metricsPort -}}{{- end -}}
 {{- range $name := fromJsonArray (include "drakkar.nodedrivers" .) -}}
 {{- $d := fromJson (include "drakkar.nodevalues" (dict "root" $ "name" $name)) -}}
 {{- $_ := set $parts (include "drakkar.nodepart" $name) $d.metricsPort -}}

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drakkar.api.errors import ApiError, UsageError
-from drakkar.api.exposition import family
 from drakkar.api.kinds import LEASE
 from drakkar.api.meta import Object
 from drakkar.api.times import parse_timestamp
@@ -32,7 +31,7 @@ from drakkar.cli.target import targeted
 from drakkar.client import Client, Election, Unreachable
 from drakkar.client.clock import SystemClock
 from drakkar.client.endpoints import address_for, lead_here
-from drakkar.client.health import address_of, serving
+from drakkar.client.health import address_of, leading, serving
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +100,7 @@ class Replica:
 
     def metrics(self) -> str:
         """Prometheus' text form."""
-        lead = family("drakkar_leading", "gauge", "Whether this replica is the one that works.")
-        own = "\n".join((*lead, f"drakkar_leading {int(self.leads)}", self._part.metrics_text()))
+        own = "\n".join((*leading(self.leads), self._part.metrics_text()))
         return own + self.client.rights.metrics_text()
 
     async def run(self) -> None:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from drakkar.api.errors import EnvironmentProblem, UsageError
+from drakkar.api.exposition import family
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -31,6 +32,14 @@ def address_of(text: str) -> tuple[str, int] | None:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"address {text!r}: use HOST:PORT, for example 127.0.0.1:10259, or 0 for none")
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def leading(leads: bool) -> list[str]:
+    """The metric by which replicas tell which of them works."""
+    return [
+        *family("drakkar_leading", "gauge", "Whether this replica is the one that works."),
+        f"drakkar_leading {int(leads)}",
+    ]
 
 
 @asynccontextmanager

@@ -164,13 +164,21 @@ async def serve(driver: Driver, client: Client, args: argparse.Namespace) -> Non
         async with health.serving(address, lambda: missing(service), lambda: render(service), refused):
             await service.run()
     else:
-        await lead(driver.name, client, lambda: _publish_for_cluster(driver, client))
+        await lead(driver.name, client, lambda: _publish_for_cluster(driver, client), args.metrics_address)
 
 
-async def lead(name: str, client: Client, work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` in one of several replicas."""
-    identity = f"{socket.gethostname()}-{os.getpid()}"
-    await Election(client, SystemClock(), name, identity).run(work)
+async def lead(name: str, client: Client, work: Callable[[], Awaitable[None]], metrics_address: str = "0") -> None:
+    """Do `work` in one of several replicas; all of them answer at ``metrics_address`` (HOST:PORT, 0: nowhere)."""
+    election = Election(client, SystemClock(), name, f"{socket.gethostname()}-{os.getpid()}")
+
+    def metrics() -> str:
+        return "\n".join((*health.leading(election.leads.is_set()), client.rights.metrics_text()))
+
+    # One that stands by is as ready as the one that leads: it takes over when the Lease is free.
+    async with health.serving(health.address_of(metrics_address), lambda: "", metrics, client.rights.text) as url:
+        if url:
+            logger.info("health and metrics at %s", url)
+        await election.run(work)
 
 
 async def serve_webhook(name: str, configs: Configs, args: argparse.Namespace) -> None:

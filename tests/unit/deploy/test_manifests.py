@@ -258,9 +258,9 @@ def test_drivers_understand_their_flags(name: str, monkeypatch: pytest.MonkeyPat
         args = build().parse_args(arguments)
         assert (args.name, arguments[:3]) == (name, ["driver", "run", name])
         module.main(args.arguments)
+        (port,) = container(workload)["ports"]
+        assert seen[-1].metrics_address == f":{port['containerPort']}"
         if workload["kind"] == "DaemonSet":
-            (port,) = container(workload)["ports"]
-            assert seen[-1].metrics_address == f":{port['containerPort']}"
             folders = {mount["mountPath"] for mount in container(workload)["volumeMounts"]}
             root = seen[-1].kubelet_root
             assert {str(root / "plugins_registry"), str(root / "plugins" / f"{name}.drakkar.dev")} < folders

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _work(client: Client, args: argparse.Namespace) -> None:
     if args.cluster:
-        await lead(NAME, client, lambda: control(client, args.channels))
+        await lead(NAME, client, lambda: control(client, args.channels), args.metrics_address)
         return
     if args.fake_gpus and not args.fake_fabric:
         raise UsageError("--fake-gpus: only with --fake-fabric DIR, the memory of the fabric")

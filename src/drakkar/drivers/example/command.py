@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _work(client: Client, args: argparse.Namespace) -> None:
     if args.cluster and args.profile == "binding-conditions":
-        await lead(Attacher(SystemClock()).name, client, lambda: _attach(client))
+        await lead(Attacher(SystemClock()).name, client, lambda: _attach(client), args.metrics_address)
     else:
         await serve(ExampleDriver(args.profile, args.faults), client, args)
 

@@ -46,7 +46,8 @@ async def _work(client: Client, args: argparse.Namespace) -> None:
     if args.fabric_program and args.fake_fabric:
         raise UsageError("--fabric-program and --fake-fabric: there is one fabric")
     if central:
-        await lead("tpu-driver", client, TpuDriver(client, SystemClock(), _fabric(args)).run)
+        driver = TpuDriver(client, SystemClock(), _fabric(args))
+        await lead("tpu-driver", client, driver.run, args.metrics_address)
         return
     folder = args.kubelet_root / "plugins" / TPU_DRIVER / "fake"
     chips = FakeChips(folder, args.fake_chips) if args.fake_chips is not None else LinuxChips()
