@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 from drakkar.api.clock import Clock
 from drakkar.api.errors import ApiError
-from drakkar.api.kinds import LEASE, NAMESPACE
+from drakkar.api.kinds import LEASE, NAMESPACE, NODE
 from drakkar.api.meta import Object
 from drakkar.api.names import NODE_LEASE_NAMESPACE
+from drakkar.api.objects import owner_reference
 from drakkar.client.client import Client
 from drakkar.client.clock import timestamp
 from drakkar.client.transport import Unreachable
-from drakkar.node.hollow_nodes import lease
 
 logger = logging.getLogger(__name__)
 
@@ -163,10 +163,13 @@ class Heartbeats:
         except ApiError as error:
             if error.code != 404:
                 raise
-            await self._create(beat)
+            await self._create(beat, spec)
 
-    async def _create(self, beat: Beat) -> None:
-        obj = lease(beat.name, beat.owner, self._duration, self._clock.time())
+    async def _create(self, beat: Beat, spec: Object) -> None:
+        metadata: Object = {"name": beat.name, "namespace": NODE_LEASE_NAMESPACE}
+        if beat.owner is not None:
+            metadata["ownerReferences"] = [owner_reference(NODE, beat.owner, controller=False, block=False)]
+        obj = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
         try:
             await self._client.create(LEASE, obj)
         except ApiError as error:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from drakkar.api.declared import OUR_NODES
-from drakkar.api.kinds import LEASE, NODE
+from drakkar.api.kinds import NODE
 from drakkar.api.meta import Object
-from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_LEASE_NAMESPACE, NODE_READY
-from drakkar.api.objects import annotations_of, labels_of, name_of, owner_reference
+from drakkar.api.names import HOLLOW, LABEL_ARCH, LABEL_HOSTNAME, LABEL_OS, NODE_READY
+from drakkar.api.objects import annotations_of, labels_of, name_of
 from drakkar.api.tree import at, child
 from drakkar.client.clock import timestamp
 from drakkar.client.writes import Patch, Write
 from drakkar.node.conditions import node_condition
-from drakkar.version import __version__
+from drakkar.version import NODE_VERSION, __version__
 
 FAILED, SLOW = "failed", "slow"
 
@@ -91,18 +91,7 @@ def ready_write(node: Object, manifest: Object, index: int, now: float, endpoint
     return Patch(NODE, "", name_of(node), {"status": status}, type="strategic", subresource="status")
 
 
-def lease(node_name: str, node: Object | None, duration: float, now: float) -> Object:
-    """The Lease that keeps the node alive, owned by its Node."""
-    metadata: Object = {"name": node_name, "namespace": NODE_LEASE_NAMESPACE}
-    if node is not None:
-        metadata["ownerReferences"] = [owner_reference(NODE, node, controller=False, block=False)]
-    seconds = max(1, round(duration))
-    spec = {"holderIdentity": node_name, "leaseDurationSeconds": seconds, "renewTime": timestamp(now, micro=True)}
-    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
-
-
 def _info(node: Object) -> dict[str, Any]:
-    version = f"v1.37.0-drakkar.{__version__}"
     labels = labels_of(node)
     return {
         "machineID": name_of(node),
@@ -111,7 +100,7 @@ def _info(node: Object) -> dict[str, Any]:
         "kernelVersion": "hollow",
         "osImage": "hollow",
         "containerRuntimeVersion": f"hollow://{__version__}",
-        "kubeletVersion": version,
+        "kubeletVersion": NODE_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": labels.get(LABEL_OS, "linux"),
         "architecture": labels.get(LABEL_ARCH, "amd64"),

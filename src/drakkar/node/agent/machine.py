@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from drakkar.plugin.checkpoint import boot_id
-from drakkar.version import __version__
+from drakkar.version import NODE_VERSION
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -51,7 +51,7 @@ def info(runtime: str, runtime_version: str) -> dict[str, Any]:
         "kernelVersion": platform.release(),
         "osImage": release.get("PRETTY_NAME", platform.system()),
         "containerRuntimeVersion": f"{runtime}://{runtime_version}",
-        "kubeletVersion": f"v1.37.0-drakkar.{__version__}",
+        "kubeletVersion": NODE_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": architecture(),
