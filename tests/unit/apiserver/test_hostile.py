@@ -149,7 +149,7 @@ async def ask(
     api: Api, method: str, path: str, body: bytes = b"", headers: Object | None = None, query: Object | None = None
 ) -> Response:
     request = Request(method, path, tuple((query or {}).items()), headers or {}, body)
-    response = await asyncio.wait_for(api.ask(request), 10)
+    response = await asyncio.wait_for(api.ask(request), 60)
     if response.stream is None:
         check(request, response)
     return response
@@ -346,7 +346,7 @@ async def _test_paths() -> None:
         path = "/".join(rng.choices(parts, k=rng.randrange(9)))
         method = rng.choice(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", ""])
         request = Request(method, rng.choice(["", "/"]) + path, (), {}, b"{}")
-        response = await asyncio.wait_for(api.ask(request), 10)
+        response = await asyncio.wait_for(api.ask(request), 60)
         assert response.status < 500, (method, path, response.body[:200])
     await api.close()
 

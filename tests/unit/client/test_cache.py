@@ -99,7 +99,7 @@ def test_waits_for_own_writes() -> None:
         made = await client.create(POD, pod("a"))
         assert not await pods.reached(made, timeout=0.02)
         server.deliver.set()
-        assert await pods.reached(made, timeout=2)
+        assert await pods.reached(made, timeout=60)
         assert pods.get("default", "a") is not None
         await caches.stop()
 
@@ -185,7 +185,7 @@ def test_a_frame_that_is_no_json_does_not_end_the_cache() -> None:
         caches = Caches(Client(Garbling(server.handle)))
         pods = caches.of(POD)
         await caches.start()
-        await asyncio.wait_for(caches.synced(), 2)
+        await asyncio.wait_for(caches.synced(), 60)
         server.put(POD, pod("a"))
         await until(lambda: pods.get("default", "a"))
         await caches.stop()
@@ -200,7 +200,7 @@ def test_a_kind_that_is_not_served_yet_counts_as_empty_and_is_told_once(caplog: 
         caches = Caches(Client(MemoryTransport(server.handle)))
         pods = caches.of(POD)
         await caches.start()
-        await asyncio.wait_for(caches.synced(), 2)
+        await asyncio.wait_for(caches.synced(), 60)
         assert pods.list() == []
         server.put(POD, pod("a"))
         await until(lambda: pods.get("default", "a"))

@@ -124,7 +124,7 @@ def test_work_that_ends_ends_the_election() -> None:
         async def work() -> None:
             assert election.leads.is_set()
 
-        await asyncio.wait_for(election.run(work), 2)
+        await asyncio.wait_for(election.run(work), 60)
         assert not election.leads.is_set()
 
     asyncio.run(scenario())
@@ -160,7 +160,7 @@ def test_unanswered_requests_cost_neither_candidates_their_turn_nor_others_their
                 works.remove(name)
 
         first = asyncio.create_task(quick(silent, "first").run(lambda: work("first")))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while works != ["first"]:
                 await asyncio.sleep(0.01)
             other.mute = True
@@ -228,8 +228,10 @@ def test_what_keeps_a_replica_from_its_lease_is_not_said_at_every_attempt(caplog
         assert first.works
         # Another time is another problem.
         first.transport.cut = True
-        await clock.pass_by(5)
-        assert caplog.records[-1].getMessage() == "lease kube-system/scheduler: cut"
+        caplog.clear()
+        # A read is repeated for a while, with pauses by chance, before it is given up.
+        await clock.pass_by(50)
+        assert [record.getMessage() for record in caplog.records].count("lease kube-system/scheduler: cut") == 1
         await first.stop()
 
     with caplog.at_level(logging.INFO, logger="drakkar.client.leader"):

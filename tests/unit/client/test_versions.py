@@ -73,7 +73,7 @@ async def older(*hidden: str) -> tuple[Older, Client, Client]:
 @pytest.mark.parametrize("hidden", [(), ("v1",), ("v1", "v1beta2")])
 def test_all_verbs_in_the_version_that_there_is(hidden: tuple[str, ...]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             server, client, other = await older(*hidden)
             served = {0: "v1", 1: "v1beta2", 2: "v1beta1"}[len(hidden)]
             await client.create(DEVICECLASS, {"metadata": {"name": "all"}, "spec": {}})
@@ -118,7 +118,7 @@ def test_all_verbs_in_the_version_that_there_is(hidden: tuple[str, ...]) -> None
 
 def test_a_rule_has_its_own_order_of_versions_and_may_be_served_nowhere() -> None:
     async def run() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             _, client, _ = await older("v1", "v1beta2")
             spec: dict[str, Any] = {"deviceSelector": {"driver": "d"}, "taint": {"key": "k", "effect": "NoExecute"}}
             made = await client.create(DEVICETAINTRULE, {"metadata": {"name": "r"}, "spec": spec})
@@ -133,7 +133,7 @@ def test_a_rule_has_its_own_order_of_versions_and_may_be_served_nowhere() -> Non
 
 def test_who_asks_for_an_older_version_gets_it() -> None:
     async def run() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             _, client, _ = await older("v1")
             await client.create(RESOURCECLAIM, CLAIM)
             plain = replace(RESOURCECLAIM, version="v1beta1", type=None)
@@ -146,7 +146,7 @@ def test_who_asks_for_an_older_version_gets_it() -> None:
 
 def test_a_server_that_is_upgraded_meanwhile() -> None:
     async def run() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             server, client, _ = await older("v1")
             await client.create(RESOURCECLAIM, CLAIM)
             server.hidden = {"v1beta2", "v1beta1"}

@@ -43,7 +43,7 @@ async def plane(settings: ControllerSettings = SETTINGS) -> AsyncIterator[Client
     async with memory_plane() as client:
         controllers = Controllers(client, SystemClock(), settings=settings)
         task = asyncio.create_task(controllers.run())
-        await asyncio.wait_for(controllers.ready.wait(), 10)
+        await asyncio.wait_for(controllers.ready.wait(), 60)
         try:
             yield client
         finally:

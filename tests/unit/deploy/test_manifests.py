@@ -138,7 +138,7 @@ async def at_work(*parts: Awaitable[Any]) -> AsyncIterator[None]:
 
 def test_a_server_takes_every_object() -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), site(objects()) as made:
+        async with asyncio.timeout(110), site(objects()) as made:
             assert not made.refused
 
     asyncio.run(run())
@@ -324,7 +324,7 @@ def test_rights_suffice_for_scheduler_controllers_and_a_central_driver() -> None
     """A slice is published, a claim allocated, its pod bound; the host is lost, the pod evicted."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("scheduler", "controllers", "driver-tpu")) as made:
+        async with asyncio.timeout(110), site(objects("scheduler", "controllers", "driver-tpu")) as made:
             admin = made.admin
             await made.create(node("a", 0))
             await made.create(TEMPLATE)
@@ -373,7 +373,7 @@ def test_the_first_job_of_the_how_to_gets_its_device() -> None:
     """With the example driver's class of ``deploy/``; in gate mode, so that it is lifted for another scheduler."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("scheduler", "driver-example")) as made:
+        async with asyncio.timeout(110), site(objects("scheduler", "driver-example")) as made:
             await made.create(node("a", 0))
             await made.create(other_slice("a"))
             for obj in yaml.safe_load_all((EXAMPLES / "on-a-cluster" / "first-job.yaml").read_text()):
@@ -399,7 +399,7 @@ def test_rights_suffice_for_groups_and_extended_resources() -> None:
     """What the small story does not write: claims of the scheduler's own, conditions of pods and groups."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("scheduler", "controllers")) as made:
+        async with asyncio.timeout(110), site(objects("scheduler", "controllers")) as made:
             admin, clock = made.admin, SystemClock()
             await made.create(node("a", 0))
             sliced = other_slice("a")
@@ -479,7 +479,7 @@ def test_rights_suffice_for_a_driver_of_a_node_and_for_no_other_node(folder: Pat
     from drakkar.plugin.sockets import dra_socket
 
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("driver-example")) as made:
+        async with asyncio.timeout(110), site(objects("driver-example")) as made:
             admin, clock = made.admin, SystemClock()
             await made.create(node("a", 0))
             body = json.loads(json.dumps(TEMPLATE).replace("tpu.drakkar.dev", "example.drakkar.dev"))
@@ -539,7 +539,7 @@ def other_slice(where: str) -> dict[str, Any]:
 
 def test_rights_suffice_for_a_tpu_host_to_mark_its_node() -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("driver-tpu")) as made:
+        async with asyncio.timeout(110), site(objects("driver-tpu")) as made:
             for name in ("a", "b"):
                 await made.create(node(name, 0))
             mine, loop = made.part("driver-tpu-host", node="a"), asyncio.get_running_loop()
@@ -561,7 +561,7 @@ def test_rights_suffice_for_a_tpu_host_to_mark_its_node() -> None:
 
 def test_rights_suffice_for_compute_domains_and_labels_of_one_node() -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), site(objects("driver-computedomain")) as made:
+        async with asyncio.timeout(110), site(objects("driver-computedomain")) as made:
             admin = made.admin
             for name in ("a", "b"):
                 await made.create(node(name, 0))

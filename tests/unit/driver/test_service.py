@@ -129,7 +129,7 @@ def asked(claim: v1.ResourceClaim) -> wire.Claim:
 def test_from_discovery_to_a_container_and_back(root: Path) -> None:
     async def story() -> None:
         async with machine(root, Hello()) as here, await here.register() as kubelet:
-            await asyncio.wait_for(here.service.publication.published.wait(), 5)
+            await asyncio.wait_for(here.service.publication.published.wait(), 60)
             (published,) = await here.slices()
             assert published.spec.nodeName == "n1"
             assert [owner.name for owner in published.metadata.ownerReferences or ()] == ["n1"]
@@ -246,7 +246,7 @@ def test_new_hardware_and_pools_that_cannot_be(root: Path) -> None:
     async def story() -> None:
         driver = Hello()
         async with machine(root, driver) as here:
-            await asyncio.wait_for(here.service.publication.published.wait(), 5)
+            await asyncio.wait_for(here.service.publication.published.wait(), 60)
             driver.devices = [counter_set("s", {"c": 1}), device("d7")]
             here.service.refresh()
             await eventually(here.devices, lambda devices: devices.keys() == {"d7"})

@@ -175,7 +175,7 @@ def test_metrics_and_readiness(root: Path) -> None:
             service = DriverService(Hello(), client, client.clock, settings)
             task = asyncio.create_task(service.run())
             async with health.serving(("127.0.0.1", 0), lambda: missing(service), lambda: render(service)) as url:
-                await asyncio.wait_for(service.publication.published.wait(), 5)
+                await asyncio.wait_for(service.publication.published.wait(), 60)
                 assert missing(service) == "the kubelet has not registered the driver"
                 service.registered.set()
                 assert missing(service) == ""

@@ -199,7 +199,7 @@ def test_what_was_written_is_taken_back_when_the_pod_is_not_bound() -> None:
             return await server.handle(request)
 
         async with Running(server, handle) as scheduler:
-            await asyncio.wait_for(refused.wait(), 5)
+            await asyncio.wait_for(refused.wait(), 60)
             await until(lambda: node_of(server, "p"))
             assert scheduler.metrics["lost"] == 1
         taken_back = b'"nodeAllocatableResourceClaimStatuses":[]'

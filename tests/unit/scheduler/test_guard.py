@@ -274,7 +274,7 @@ def test_the_scheduler_opens_its_guard_and_tells_it_what_the_watch_shows() -> No
             server.put(kind, obj)
         scheduler = Scheduler(Client(MemoryTransport(server.handle)), SystemClock(), guards=True)
         running = asyncio.create_task(scheduler.run())
-        await asyncio.wait_for(scheduler.guard.opened.wait(), 10)
+        await asyncio.wait_for(scheduler.guard.opened.wait(), 60)
         before = server.get(RESOURCECLAIM, "theirs")
         wanted = {**allocated(before, "n", "gpu-0")}
         request = {"resource": {"resource": "resourceclaims"}, "subResource": "status"}

@@ -145,7 +145,7 @@ def test_changes_follow_and_are_compacted(reopen: Reopen) -> None:
         reader = asyncio.create_task(read())
         await store.commit([Write("/a", None, b"1"), Write("/b", None, b"2")])
         await store.commit([Write("/a", None, None)])
-        await asyncio.wait_for(reader, 5)
+        await asyncio.wait_for(reader, 60)
         assert sorted(seen[:2]) == [("/a", b"1"), ("/b", b"2")]
         assert seen[2] == ("/a", None)
         await store.compact(store.revision)
@@ -288,16 +288,22 @@ def test_readers_of_changes_end_with_the_store(reopen: Reopen) -> None:
         store = reopen()
         list(store.load())
 
-        async def read() -> int:
-            return len([record async for record in store.changes(store.revision)])
+        start = store.revision
+        seen = [0, 0, 0]
 
-        readers = [asyncio.create_task(read()) for _ in range(3)]
+        async def read(number: int) -> None:
+            async for _ in store.changes(start):
+                seen[number] += 1
+
+        readers = [asyncio.create_task(read(number)) for number in range(3)]
         await asyncio.sleep(0.1)
         await store.commit([Write("/a", 0, b"1")])
-        await asyncio.sleep(0.1)
-        await store.close()
-        async with asyncio.timeout(5):
-            assert await asyncio.gather(*readers) == [1, 1, 1]
+        async with asyncio.timeout(60):
+            while seen != [1, 1, 1]:
+                await asyncio.sleep(0.01)
+            await store.close()
+            await asyncio.gather(*readers)
+        assert seen == [1, 1, 1]
 
     asyncio.run(run())
 

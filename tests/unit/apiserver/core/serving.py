@@ -128,7 +128,7 @@ class Watcher:
         self._frames: list[Object] = []
         self._next: asyncio.Future[bytes] | None = None
 
-    async def next(self, timeout: float = 2.0) -> Object | None:
+    async def next(self, timeout: float = 60.0) -> Object | None:
         """The next frame, None at the end; TimeoutError when nothing comes."""
         while not self._frames:
             if self._next is None:

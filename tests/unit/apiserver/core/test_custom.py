@@ -99,7 +99,7 @@ def test_objects_of_a_definition_that_serves_nothing_go_with_it() -> None:
         await api.delete(path)
         await api.post(DEFINITIONS, definition())
         assert (await api.get(WIDGETS))["items"] == []
-        await asyncio.wait_for(api.post(WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 3}}), 10)
+        await asyncio.wait_for(api.post(WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 3}}), 60)
 
     play(scene)
 

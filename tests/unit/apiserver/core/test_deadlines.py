@@ -91,7 +91,7 @@ def test_a_write_that_takes_too_long_is_said_to() -> None:
         }
         store.held.set()
         # It was on its way to the disk, and that is where it went.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await api.get(CONFIGMAPS))["items"] == []:
                 await asyncio.sleep(0)
         bad = await refused(api.get(f"{CONFIGMAPS}?timeout=never"))

@@ -46,7 +46,7 @@ class Plain:
         reader, writer = await self.open()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         writer.write(self.head(method, path, body, {**named, "connection": "close"}))
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         head, _, content = answer.partition(b"\r\n\r\n")
         first, *rest = head.decode().split("\r\n")
@@ -153,7 +153,7 @@ def test_bodies_that_are_too_large_are_refused_unread(tmp_path: Path) -> None:
         client = Plain(serving, None, server.token("admin", "system:masters"))
         reader, writer = await client.open()
         writer.write(client.head("POST", CONFIGMAPS, b"", {"content-length": str(4 << 20)}))
-        answer = await asyncio.wait_for(reader.read(4096), 10)
+        answer = await asyncio.wait_for(reader.read(4096), 60)
         assert b" 413 " in answer.split(b"\r\n")[0]
         writer.close()
 
@@ -165,11 +165,11 @@ def test_a_watch_streams_and_ends_with_its_reader(tmp_path: Path) -> None:
         client = Plain(serving, None, server.token("admin", "system:masters"))
         reader, writer = await client.open()
         writer.write(client.head("GET", f"{CONFIGMAPS}?watch=1&timeoutSeconds=60", b"", {}))
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         assert b"200" in head
         assert b"chunked" in head.lower()
         await client.ask("POST", CONFIGMAPS, b'{"metadata":{"name":"a"}}')
-        chunk = await asyncio.wait_for(reader.readuntil(b"\n\r\n"), 10)
+        chunk = await asyncio.wait_for(reader.readuntil(b"\n\r\n"), 60)
         assert b'{"type":"ADDED","object":{"kind":"ConfigMap"' in chunk
         assert len(server.ticker) == 1
         writer.close()
@@ -190,7 +190,7 @@ def test_closing_ends_watches_cleanly(tmp_path: Path) -> None:
         reader, writer = await client.open()
         writer.write(client.head("GET", f"{CONFIGMAPS}?watch=1", b"", {}))
         await reader.readuntil(b"\r\n\r\n")
-        await asyncio.wait_for(serving.close(), 5)
+        await asyncio.wait_for(serving.close(), 60)
         assert (await reader.read()).endswith(b"0\r\n\r\n")
         writer.close()
         await server.close()

@@ -32,7 +32,7 @@ def play(scene: Scene, limits: Limits | None = None, pki_folder: Path | None = N
         await server.start()
         serving = await serve(server, pki=open_pki(pki_folder) if pki_folder else None)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 await scene(server, serving, Plain(serving, None, server.token("admin", "system:masters")))
         finally:
             await serving.close()

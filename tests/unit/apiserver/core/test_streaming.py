@@ -257,7 +257,7 @@ def test_broken_conversations_harm_nobody(tmp_path: Path) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", running.serving.port, ssl=tls)
                 head = f"POST {target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
                 writer.write(f"{head}X-Stream-Protocol-Version: {version}\r\nContent-Length: 0\r\n\r\n".encode())
-                answers.append(await asyncio.wait_for(reader.readline(), 10))
+                answers.append(await asyncio.wait_for(reader.readline(), 60))
                 writer.write(rng.randbytes(200))
                 with contextlib.suppress(ConnectionError):
                     await writer.drain()

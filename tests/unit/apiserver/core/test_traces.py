@@ -136,6 +136,6 @@ async def _until_quiet(response: Response) -> Any:
     iterator = aiter(response.stream)
     while True:
         try:
-            yield await asyncio.wait_for(anext(iterator), 0.1)
+            yield await asyncio.wait_for(anext(iterator), 0.5)
         except (TimeoutError, StopAsyncIteration):
             return

@@ -22,6 +22,7 @@ from drakkar.plugin import wire
 from drakkar.plugin.grpc_client import PluginError
 from drakkar.plugin.grpc_server import SocketServer, dra_services, registration_service
 from tests.support.eventually import eventually, memory_plane
+from tests.unit.apiserver.core.serving import StoppedClock
 
 DRIVER = "gpu.example.com"
 
@@ -213,13 +214,15 @@ def test_slices_of_a_lost_driver_go_and_those_of_a_short_absence_stay(root: Path
             async def names() -> set[str]:
                 return {item.metadata.name for item in (await client.list(RESOURCESLICE)).items}
 
-            slices = Slices(client, SystemClock(), "n1", patience=0.3)
+            clock = StoppedClock()
+            slices = Slices(client, clock, "n1", patience=30)
             slices.usable(DRIVER, False)
-            await asyncio.sleep(0.05)
+            await clock.pass_(10)
             slices.usable(DRIVER, True)
-            await asyncio.sleep(0.4)
+            await clock.pass_(40)
             assert await names() == {"a", "b", "c"}
             slices.usable(DRIVER, False)
+            await clock.pass_(40)
             await eventually(names, lambda found: found == {"b", "c"})
             await slices.wipe()
             assert await names() == {"c"}

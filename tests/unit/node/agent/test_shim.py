@@ -35,7 +35,7 @@ async def text(folder: Path, **options: Any) -> bytes:
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scene(), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scene(), 100))  # type: ignore[arg-type]
 
 
 def test_a_log_holds_what_was_written(tmp_path: Path) -> None:
