@@ -5,6 +5,7 @@ Needs grpcio (the extra `node`).
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -73,10 +74,16 @@ def health_services(watch: WatchHealth) -> list[grpc.GenericRpcHandler]:
 
 
 class SocketServer:
-    """A gRPC server on one unix socket; a stale file under that name is removed first."""
+    """A gRPC server on one unix socket; whatever is under that name before, it replaces.
+
+    It listens under a hidden name (a kubelet looks away from those), which then becomes the right one. So the socket
+    is there only when somebody listens, and gRPC, which removes a socket by the name that it was given, does not
+    remove that of an instance which has taken the name over.
+    """
 
     def __init__(self, socket: Path, services: Sequence[grpc.GenericRpcHandler], *, threads: int = 16) -> None:
-        if len(os.fsencode(socket)) > LONGEST_PATH:
+        self._hidden = socket.with_name(f".{zlib.crc32(socket.name.encode()) & 0xFFFF:04x}")
+        if max(len(os.fsencode(path)) for path in (socket, self._hidden)) > LONGEST_PATH:
             raise ValueError(f"socket {socket}: the path is longer than {LONGEST_PATH} bytes, use a shorter folder")
         self.socket = socket
         self._services = list(services)
@@ -86,14 +93,14 @@ class SocketServer:
 
     def start(self) -> None:
         """Listen. Raises OSError when the folder is missing, RuntimeError when it cannot listen."""
-        with contextlib.suppress(FileNotFoundError):
-            self.socket.unlink()
         if not self.socket.parent.is_dir():
             raise FileNotFoundError(f"folder {self.socket.parent} for the socket {self.socket.name} does not exist")
+        self._hidden.unlink(missing_ok=True)  # A crash came before it had its right name.
         server = grpc.server(ThreadPoolExecutor(self._threads), handlers=self._services)
-        server.add_insecure_port(f"unix://{self.socket.absolute()}")
+        server.add_insecure_port(f"unix://{self._hidden.absolute()}")
         server.start()
-        self._server, self._inode = server, self.socket.stat().st_ino
+        self._server, self._inode = server, self._hidden.stat().st_ino
+        self._hidden.replace(self.socket)
 
     def stop(self, grace: float = GRACE) -> None:
         """Take no more calls, let those in flight end within `grace` seconds, remove the socket."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -28,6 +30,7 @@ from drakkar.plugin.sockets import registration_socket
 from tests.support.eventually import eventually, memory_plane
 
 TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial" / "hello_driver.py"
+RAW = Path(__file__).parents[2] / "support" / "rawdriver.py"
 
 
 class Plain(Driver):
@@ -252,3 +255,58 @@ def test_a_driver_that_does_not_start_is_said(tmp_path: Path, capsys: pytest.Cap
     told = capsys.readouterr().out
     assert "the driver ended with code 1 before it registered; the last it said: no hardware here" in told
     assert "0 ok, 1 failed" in told
+
+
+def _raw(capsys: pytest.CaptureFixture[str], only: str, *fault: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
+    """The exit code for the raw driver with a fault, and status, message and cure by rule."""
+    command = " ".join([sys.executable, str(RAW), *fault])
+    code = drakkar(["driver", "check", "--command", command, "-o", "json", *(["--only", only] if only else [])])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return code, {each["check"]: (each["status"], each["message"], each["cure"]) for each in found}
+
+
+@pytest.mark.slow
+def test_a_driver_of_another_make_that_goes_by_the_boot_id_breaks_no_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    code, found = _raw(capsys, "")
+    assert code == 0, found
+    status = {name: each[0] for name, each in found.items() if each[0] != "ok"}
+    # It cannot read a file that is cut in half, and says so; where no other boot id can be shown, that is said.
+    assert status.pop("torn-files") == "warning"
+    assert status.pop("reboot", "warning") == "warning"
+    assert set(status.values()) <= {"not run"}
+    assert status.keys() == {
+        "both-versions",
+        "metadata-files",
+        "parameters",
+        "shared-device",
+        *(status.keys() & {"growth"}),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "rule", "said"),
+    [
+        ("registers first", "listens-first", "nobody listened"),
+        ("stale sockets", "stale-sockets", "the last it said: bind: address already in use"),
+        ("no news", "health-repeats", "no second report within 2 s"),
+        ("memory", "growth", "memory grows with every call"),
+        ("gap", "slices-steady", "so for a time the node had no devices"),
+        ("same sockets", "two-instances", "both instances use the same sockets"),
+        ("forgets what it left", "crash-between", "files of the claim are left"),
+    ],
+)
+def test_faults_that_show_over_time_are_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str, rule: str, said: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr("drakkar.driver.check.survival.CALLING", 60.0)  # A busy machine makes as many calls.
+    needed = {"health-repeats": "health-stream,", "slices-steady": "slices,crash-restart,"}.get(rule, "")
+    _, found = _raw(capsys, needed + rule, *fault.split())
+    status, message, cure = found[rule]
+    assert (status, said in message, bool(cure)) == ("warning" if fault == "same sockets" else "failed", True, True), (
+        found
+    )

@@ -120,6 +120,20 @@ def test_nobody_there(tmp_path: Path) -> None:
         SocketServer(tmp_path / "no" / "x.sock", []).start()
 
 
+def test_who_takes_a_socket_over_keeps_it(tmp_path: Path) -> None:
+    socket = tmp_path / "dra.sock"
+    first = SocketServer(socket, dra_services(prepare, unprepare))
+    second = SocketServer(socket, dra_services(prepare, unprepare))
+    first.start()
+
+    async def work(client: SocketClient) -> None:
+        await asyncio.to_thread(first.stop)
+        assert (await client.prepare(wire.DRA_V1, CLAIMS)).keys() == {"u1", "u2"}
+
+    run(second, work)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_choice() -> None:
     assert choose_dra([wire.DRA_V1BETA1, wire.DRA_V1]) == wire.DRA_V1
     assert choose_dra([wire.DRA_V1BETA1]) == wire.DRA_V1BETA1

@@ -183,9 +183,7 @@ async def idempotent(subject: Subject) -> None:
     await subject.claims.forget(claim)
     # Files that name no claim are found by their number: of two rounds the second leaves no more than the first.
     once = subject.spec_files().keys() - before
-    claim = await subject.claim((pool, device.name))
-    await subject.prepared(claim)
-    await subject.undone(claim)
+    await _free(subject, pool, device, "after unprepare")
     more = subject.spec_files().keys() - before - once
     expect(not more or not subject.command, f"every claim leaves CDI files: {', '.join(sorted(more))}", _REMOVE)
 
@@ -205,7 +203,7 @@ async def cdi_names(subject: Subject) -> None:
         claim = await subject.claim((pool, device.name))
         for one in (await subject.prepared(claim)).devices:
             for name in one.cdi_device_ids:
-                edits = cdi.SpecFolders([subject.cdi_folder]).resolve([name])[-1]
+                edits = subject.resolve([name])[-1]
                 owner, before = seen.setdefault(name, (claim.uid, edits))
                 expect(before == edits, f"CDI device {name} means one thing for claim {owner}, another for {claim.uid}")
         await subject.undone(claim)

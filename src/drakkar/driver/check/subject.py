@@ -317,19 +317,30 @@ class Subject:
         deadline = loop.time() + LISTENS
         async with self.connect(endpoint) as client:
             while True:
+                limit = IMPATIENT if self.hung else CALL_TIMEOUT
                 try:
-                    return await call(client, IMPATIENT if self.hung else CALL_TIMEOUT)
+                    return await call(client, limit)
                 except PluginError as error:
-                    self.hung += error.late
+                    if error.late:
+                        self.hung += 1
+                        raise PluginError(f"no answer within {limit:.0f} s: {error}", late=True) from None
                     dead = bool(self.command) and not any(p.returncode is None for p in self._processes.values())
                     if not error.unreachable or dead or loop.time() > deadline:
                         raise
                 await asyncio.sleep(0.05)
 
     def edits(self, devices: Sequence[wire.Device]) -> list[cdi.ContainerEdits]:
-        """What a container gets with these devices. Raises CdiError."""
+        """What a container gets with these devices. Raises CheckFailed."""
         ids = [name for device in devices for name in device.cdi_device_ids]
-        return list(cdi.SpecFolders([self.cdi_folder]).resolve(ids)) if ids else []
+        return self.resolve(ids) if ids else []
+
+    def resolve(self, ids: Sequence[str]) -> list[cdi.ContainerEdits]:
+        """What a container gets with these CDI devices. Raises CheckFailed, which says what is wrong with files too."""
+        folders = cdi.SpecFolders([self.cdi_folder])
+        try:
+            return list(folders.resolve(ids))
+        except cdi.CdiError as error:
+            raise CheckFailed("\n".join(map(str, [error, *folders.errors.values()]))) from None
 
     def spec_files(self) -> dict[str, bytes]:
         """The CDI files that stand in the folder, unfinished ones too."""

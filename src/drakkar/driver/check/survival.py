@@ -164,7 +164,7 @@ async def reboot(subject: Subject) -> None:
     try:
         expect(not again.error, f"after a reboot prepare fails: {again.error}")
         subject.edits(again.devices)
-    except (CheckFailed, ValueError) as failed:
+    except CheckFailed as failed:
         if told:
             raise CheckFailed(f"after a reboot: {failed}") from None
         subject.remark(
