@@ -255,7 +255,7 @@ async def _webhook(args: argparse.Namespace, replica: Replica) -> AsyncIterator[
 
             async def lead(part: Part) -> None:
                 assert isinstance(part, Scheduler)
-                await lead_here(replica.client, SystemClock(), here, part.guard.opened)
+                await lead_here(replica.client, SystemClock(), here, part.guard.opened, replica.is_sure)
 
             replica.besides = lead
         yield f"https://{host}:{bound}/"

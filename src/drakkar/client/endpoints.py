@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,16 +74,22 @@ def slice_of(address: Address, service: Any) -> dict[str, Any]:
     }
 
 
-async def lead_here(client: Client, clock: Clock, address: Address, ready: asyncio.Event) -> None:
+async def lead_here(
+    client: Client, clock: Clock, address: Address, ready: asyncio.Event, sure: Callable[[], bool] = lambda: True
+) -> None:
     """Once ``ready``, has the Service lead to this process, and sees to it that it stays so, until cancelled.
 
-    What is left at the end is for the next leader to overwrite.
+    What is left at the end is for the next leader to overwrite. Nothing is written unless ``sure``: a process that has
+    been stopped for a while may have a successor already, from whom it would take the Service.
     """
     await ready.wait()
     told = ""
     while True:
         try:
             service = await client.get(SERVICE, address.name, address.namespace)
+            if not sure():
+                await clock.sleep(PAUSE)
+                continue
             await client.patch(
                 *(ENDPOINTSLICE, address.name, address.namespace, slice_of(address, service), "apply", None, MANAGER),
                 force=True,

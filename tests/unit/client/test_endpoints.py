@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from drakkar.api.errors import UsageError
-from drakkar.client import SystemClock
+from drakkar.client import SystemClock, endpoints
 from drakkar.client.endpoints import ENDPOINTSLICE, SERVICE, address_for, lead_here
 from tests.support.eventually import eventually, memory_plane
 
@@ -26,7 +26,7 @@ def test_what_is_no_address(service: str, ip: str, said: str) -> None:
         address_for(service, ip, 1)
 
 
-def test_the_last_one_to_lead_has_the_service() -> None:
+def test_the_last_one_to_lead_has_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with memory_plane() as client:
             clock, ready = SystemClock(), asyncio.Event()
@@ -56,6 +56,20 @@ def test_the_last_one_to_lead_has_the_service() -> None:
             second = asyncio.create_task(lead_here(client, clock, address_for("default/guard", "10.0.0.2", 8), ready))
             await eventually(leads_to, lambda found: found == ["10.0.0.2:8"])
             second.cancel()
-            await asyncio.gather(first, second, return_exceptions=True)
+            asked = 0
+            monkeypatch.setattr(endpoints, "PAUSE", 0.001)
+
+            def sure() -> bool:
+                nonlocal asked
+                asked += 1
+                return asked > 3
+
+            # Who may have a successor looks again before it takes the Service.
+            address = address_for("default/guard", "10.0.0.3", 9)
+            third = asyncio.create_task(lead_here(client, clock, address, ready, sure))
+            await eventually(leads_to, lambda found: found == ["10.0.0.3:9"])
+            assert asked == 4
+            third.cancel()
+            await asyncio.gather(first, second, third, return_exceptions=True)
 
     asyncio.run(story())
