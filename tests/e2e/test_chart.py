@@ -252,7 +252,9 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
     with Up(tmp_path / "data", "--fleet", "tpu-16", "--sync", "normal", *FAST) as up:
         helm, kubectl = Helm(up.kubeconfig, tmp_path / "home"), Kubectl(up.kubeconfig, tmp_path / "home")
         words = ("drakkar", str(chart.CHART), "--namespace", chart.NAMESPACE, "--wait", "--timeout", "150s")
-        helm.run("install", *words, "--create-namespace", "--set", "drivers.tpu.enabled=true")
+        notes = helm.run("install", *words, "--create-namespace", "--set", "drivers.tpu.enabled=true")
+        # Gate mode is the default, and nothing happens to a pod before somebody knows of the gate.
+        assert "spec.schedulingGates: [{name: drakkar.dev/allocation}]" in notes
         ask = ("-n", chart.NAMESPACE, "get", "deployments", "-o", "jsonpath={.items[*].status.readyReplicas}")
         assert kubectl.run(*ask) == "2 2 2"
         helm.run("upgrade", *words, "--set", "drivers.tpu.enabled=true", "--set", "image.tag=next")
@@ -262,7 +264,11 @@ def test_install_upgrade_and_uninstall(tmp_path: Path) -> None:
         assert "drakkar:next" in images
         helm.run("uninstall", "drakkar", "--namespace", chart.NAMESPACE, "--wait", "--timeout", "150s")
         assert "computedomains" in kubectl.run("get", "crd", "-o", "name")
-        assert "drakkar" not in kubectl.run("get", "clusterroles,validatingadmissionpolicies", "-o", "name")
+        gone = "clusterroles,clusterrolebindings,validatingadmissionpolicies,deviceclasses"
+        assert "drakkar" not in kubectl.run("get", gone, "-o", "name")
+        kinds = "deployments,daemonsets,services,endpointslices,networkpolicies,pdb,sa,roles,rolebindings"
+        left = kubectl.run("-n", chart.NAMESPACE, "get", kinds, "-o", "name")
+        assert "drakkar" not in left
 
 
 def test_plain_manifests_with_the_accounts_tokens(tmp_path: Path) -> None:
