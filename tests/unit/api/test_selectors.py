@@ -13,11 +13,16 @@ from drakkar.api.resource.v1 import DeviceTaint, DeviceToleration
 from drakkar.api.selectors import (
     FieldSelector,
     LabelSelector,
+    listed_nodes,
     node_selector_matches,
     node_toleration_matches,
     tolerates,
     untolerated_node_taint,
 )
+
+IS_A = {"key": "metadata.name", "operator": "In", "values": ["a"]}
+HOSTS = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["h1", "h2"]}
+ZONE = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["z"]}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,23 @@ def test_node_selector(selector: dict[str, Any] | None, matches: bool) -> None:
     assert node_selector_matches(selector, labels, "n1") is matches
     if selector is not None:
         assert node_selector_matches(msgspec.convert(selector, NodeSelector), labels, "n1") is matches
+
+
+@pytest.mark.parametrize(
+    ("terms", "listed"),
+    [
+        ([], ([], [])),
+        ([{"matchFields": [IS_A]}, {"matchExpressions": [HOSTS]}], (["a"], ["h1", "h2"])),
+        ([{"matchFields": [IS_A], "matchExpressions": [HOSTS]}], (["a"], [])),
+        ([{"matchExpressions": [ZONE, HOSTS]}], ([], ["h1", "h2"])),
+        ([{"matchFields": [IS_A]}, {"matchExpressions": [ZONE]}], None),
+        ([{"matchExpressions": [{**HOSTS, "operator": "NotIn"}]}], None),
+        ([{"matchExpressions": [IS_A]}], None),
+    ],
+)
+def test_nodes_that_a_selector_lists(terms: list[dict[str, Any]], listed: tuple[list[str], list[str]] | None) -> None:
+    """A label that is spelled like the field lists nothing."""
+    assert listed_nodes(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) == listed
 
 
 @pytest.mark.parametrize(
