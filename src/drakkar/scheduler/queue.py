@@ -70,11 +70,6 @@ class SchedulingQueue:
     def __contains__(self, uid: str) -> bool:
         return uid in self._entries
 
-    @property
-    def parked(self) -> int:
-        """How many pods wait for something to happen."""
-        return len(self._parked)
-
     def sizes(self) -> dict[str, int]:
         """How many pods are where: to be decided, in their back-off, waiting for something to happen."""
         places = Counter(entry.place for entry in self._entries.values())

@@ -106,7 +106,7 @@ def test_a_group_waits_for_itself_and_for_its_pods() -> None:
             await until(lambda: "has 1 pods" in message(server, "p-0"))
             server.put(POD, pod("stranger"))
             await until(lambda: node_of(server, "stranger"))
-            assert scheduler.queue.parked == 1
+            assert scheduler.queue.sizes()["unschedulable"] == 1
             server.put(POD, member("p-1"))
             await until(lambda: node_of(server, "p-0") and node_of(server, "p-1"))
 
@@ -119,7 +119,7 @@ def test_more_than_the_minimum_may_wait() -> None:
         server = server_with((NODE, node("a", cpu="5")), (PODGROUP, gang(2)), *pods)
         async with Running(server) as scheduler:
             await until(lambda: sum(bool(node_of(server, f"p-{i}")) for i in range(4)) == 2)
-            await until(lambda: scheduler.queue.parked == 2)
+            await until(lambda: scheduler.queue.sizes()["unschedulable"] == 2)
             waiting = [f"p-{i}" for i in range(4) if not node_of(server, f"p-{i}")]
             await until(lambda: all(message(server, name) for name in waiting))
             # From now on they are pods like others.

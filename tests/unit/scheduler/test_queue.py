@@ -76,7 +76,7 @@ def test_parked_pods_come_back_for_their_cause_only() -> None:
         assert await queue.take() == "a"
         queue.happened(Cause.DEVICE)
         assert await queue.take() == "b"
-        assert queue.parked == 0
+        assert queue.sizes()["unschedulable"] == 0
         timers.cancel()
 
     asyncio.run(scenario())

@@ -219,13 +219,15 @@ def test_only_what_can_help_wakes_a_pod(case: Case) -> None:
         async with Running(server) as scheduler:
             await until(lambda: message(server, "p"))
             assert case.words in message(server, "p")
-            await until(lambda: scheduler.queue.parked == 1)
+            await until(lambda: scheduler.queue.sizes()["unschedulable"] == 1)
             seen = _watching(scheduler)
             for kind, obj in case.idle:
                 before = len(seen)
                 server.put(kind, obj)
                 await until(lambda before=before: len(seen) > before)
-                assert scheduler.queue.parked == 1, f"{kind.kind} {obj['metadata']['name']} woke the pod"
+                assert scheduler.queue.sizes()["unschedulable"] == 1, (
+                    f"{kind.kind} {obj['metadata']['name']} woke the pod"
+                )
             server.put(*case.help)
             await until(lambda: node_of(server, "p"))
 
@@ -264,7 +266,7 @@ def test_one_refusal_answers_equal_pods() -> None:
             # One device becomes free: one pod gets it, the others are told in one go.
             server.put(RESOURCECLAIM, FREED)
             await until(lambda: any(node_of(server, f"p-{n}") for n in range(20)))
-            await until(lambda: scheduler.queue.parked == 19)
+            await until(lambda: scheduler.queue.sizes()["unschedulable"] == 19)
             assert scheduler.metrics["decisions"] <= 4
 
     asyncio.run(scenario())

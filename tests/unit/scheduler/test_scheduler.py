@@ -121,7 +121,7 @@ def test_a_pod_whose_claim_is_about_to_be_made_is_told_nothing() -> None:
     async def scenario() -> None:
         server = server_with(node("a"), device_class(), node_slice("a", 2), templated("p"))
         async with Running(server) as scheduler:
-            await until(lambda: scheduler.queue.parked)
+            await until(lambda: scheduler.queue.sizes()["unschedulable"])
             owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-p", "controller": True}
             made = claim("p-gpu")
             made["metadata"]["ownerReferences"] = [owner]
@@ -143,7 +143,7 @@ def test_a_pod_whose_claim_is_not_made_is_told_so_after_a_while(monkeypatch: pyt
     async def scenario() -> None:
         server = server_with(node("a"), device_class(), node_slice("a", 2), templated("p"))
         async with Running(server) as scheduler:
-            await until(lambda: scheduler.queue.parked)
+            await until(lambda: scheduler.queue.sizes()["unschedulable"])
             assert not message(server, "p")
             await until(lambda: events(server, "FailedScheduling"))
         assert "ResourceClaim not created yet for pod claim gpu (template t)" in message(server, "p")

@@ -63,10 +63,10 @@ class LinuxNetwork(Network):
 
     def attach(self, port: Port, function: Function, namespace: Path, interface: Interface) -> tuple[str, list[str]]:
         with self._asking(f"{function.link} into the pod"), self._netlink.NetNS(str(namespace), flags=0) as inside:
-            index = self._in_pod(inside, function.link)
+            index = self._by_alias(inside, function.link)
             if index is None:
                 self._move(function, namespace)
-                index = self._in_pod(inside, function.link)
+                index = self._by_alias(inside, function.link)
                 if index is None:
                     raise NetworkError(f"{function.link} was moved and is not in the pod")
             inside.link("set", index=index, ifname=interface.name)
@@ -111,7 +111,7 @@ class LinuxNetwork(Network):
 
     def release(self, port: Port, function: Function) -> None:
         with self._asking(f"{function.link} back on the host"), self._netlink.IPRoute() as host:
-            index = self._in_pod(host, function.link)
+            index = self._by_alias(host, function.link)
             if index is None:
                 return  # It is in a pod still, comes back when that ends, or went with it.
             host.link("set", index=index, state="down")
@@ -124,7 +124,7 @@ class LinuxNetwork(Network):
         with self._netlink.IPRoute() as host:
             index = _first(host.link_lookup(ifname=function.link))
             if index is None:
-                index = self._in_pod(host, function.link)  # It came back from a pod under the pod's name.
+                index = self._by_alias(host, function.link)  # It came back from a pod under the pod's name.
             if index is None:
                 raise NetworkError(f"{function.link} is not on the host: it is gone, or in another pod")
             host.link("set", index=index, state="down")
@@ -136,7 +136,8 @@ class LinuxNetwork(Network):
                 os.close(descriptor)
 
     @staticmethod
-    def _in_pod(where: Any, alias: str) -> int | None:
+    def _by_alias(where: Any, alias: str) -> int | None:
+        """Index of the link that has this alias there, in a pod or on the host."""
         for link in where.get_links():
             if link.get_attr("IFLA_IFALIAS") == alias:
                 return int(link["index"])

@@ -98,18 +98,14 @@ class BridgeNetwork:
         self._folder = folder
         self._address = address
         self._api = api
-        self._bridge = "dk" + hashlib.sha256(str(folder).encode()).hexdigest()[:10]
+        #: Name of the bridge.
+        self.bridge = "dk" + hashlib.sha256(str(folder).encode()).hexdigest()[:10]
         self._wanted = subnet
         self._subnet = subnet or _SPACE
         self._gateway = ""
         self._relay: asyncio.Server | None = None
         self._port = 0
         self._lock = asyncio.Lock()
-
-    @property
-    def bridge(self) -> str:
-        """Name of the bridge."""
-        return self._bridge
 
     async def open(self) -> None:
         if shutil.which("ip") is None:
@@ -120,7 +116,7 @@ class BridgeNetwork:
             self._folder.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(self._make_bridge)
         except (ContainerProblem, OSError) as error:
-            raise EnvironmentProblem(f"cannot make the bridge {self._bridge}: {error}; or use --network host") from None
+            raise EnvironmentProblem(f"cannot make the bridge {self.bridge}: {error}; or use --network host") from None
         kept = self._folder / "port"
         wished = int(kept.read_text()) if kept.exists() else 0
         try:
@@ -134,15 +130,15 @@ class BridgeNetwork:
     def _make_bridge(self) -> None:
         with free_subnets(self._wanted or _SPACE, self._wanted.prefixlen if self._wanted else 24) as free:
             links = {link["ifname"]: link for link in json.loads(_ip("-j", "address", "show"))}
-            known = links.get(self._bridge)
+            known = links.get(self.bridge)
             if known is None:
                 found = next(free, None)
                 if found is None:
                     raise EnvironmentProblem(f"--pod-cidr: this machine is in {self._wanted or _SPACE} already")
                 self._subnet = found
                 self._gateway = str(self._subnet[1])
-                _ip("link", "add", self._bridge, "type", "bridge")
-                _ip("address", "add", f"{self._gateway}/{self._subnet.prefixlen}", "dev", self._bridge)
+                _ip("link", "add", self.bridge, "type", "bridge")
+                _ip("address", "add", f"{self._gateway}/{self._subnet.prefixlen}", "dev", self.bridge)
             else:
                 # That of an earlier agent, with pods on it.
                 info = next(info for info in known["addr_info"] if info["family"] == "inet")
@@ -151,9 +147,9 @@ class BridgeNetwork:
                 if self._wanted not in (None, self._subnet):
                     raise EnvironmentProblem(
                         f"--pod-cidr {self._wanted}: pods of this root have addresses in {self._subnet} from before; "
-                        f"end them and remove their bridge: ip link delete {self._bridge}"
+                        f"end them and remove their bridge: ip link delete {self.bridge}"
                     )
-            _ip("link", "set", self._bridge, "up")
+            _ip("link", "set", self.bridge, "up")
 
     async def attach(self, pod: Object) -> Attachment:
         if at(pod, "spec", "hostNetwork"):
@@ -172,7 +168,7 @@ class BridgeNetwork:
         try:
             _ip("netns", "add", name)
             _ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", veth, "master", self._bridge, "up")
+            _ip("link", "set", veth, "master", self.bridge, "up")
             _ip("-n", name, "address", "add", f"{address}/{self._subnet.prefixlen}", "dev", "eth0")
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "link", "set", "eth0", "up")
