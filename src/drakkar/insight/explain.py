@@ -168,6 +168,7 @@ def _pod(listed: list[Object], obj: Object, policy: str, now: float, full: bool)
         message = f"scheduling gates hold the pod: {', '.join(gates)}"
         notes += [f"Drakkar decides when {SCHEDULING_GATE} is the last of them"] if SCHEDULING_GATE in gates else []
         return Explanation(**base, state="gated", message=message, notes=notes)
+    notes += hints.lifted(obj)
     claims = _without_devices(cluster, pod)
     problem = allocator.prepare(cluster.inventory.snapshot(), claims, policy=policy) if claims else None
     if not gates and (text(obj, "spec", "schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:

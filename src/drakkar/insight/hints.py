@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from drakkar.api import objects
 from drakkar.api.core.strategy import GATED
 from drakkar.api.meta import Object
-from drakkar.api.names import DEFAULT_SCHEDULER, POD_SCHEDULED, SCHEDULING_GATE
+from drakkar.api.names import ALLOCATION_LOST, DEFAULT_SCHEDULER, POD_SCHEDULED, SCHEDULING_GATE
 from drakkar.api.tree import children, text
 from drakkar.scheduler.cluster import Cluster
+from drakkar.scheduler.gates import lifted_node
 from drakkar.scheduler.pods import PodView
 
 
@@ -29,6 +30,18 @@ def unseen(pod: Object) -> list[str]:
 
 
 _GATE = f"the gate {SCHEDULING_GATE} (--mode gate)"
+
+
+def lifted(pod: Object) -> list[str]:
+    """Of a pod whose gate Drakkar has lifted: who has to bind it, and whether its place was lost meanwhile."""
+    node = lifted_node(pod)
+    if not node:
+        return []
+    lost = objects.condition(pod, ALLOCATION_LOST)
+    if lost is not None and lost.get("status") == "True":
+        return [str(lost.get("message"))]
+    name = text(pod, "spec", "schedulerName") or DEFAULT_SCHEDULER
+    return [f"Drakkar has lifted its gate for node {node}: {name} has to bind it there"]
 
 
 def missing_templates(listed: Iterable[Object], pod: Object) -> list[str]:

@@ -244,6 +244,22 @@ def test_a_pod_that_fits_and_that_nobody_looks_at() -> None:
     assert len(explain([*world, {**known, "status": {"conditions": [looked]}}], "p").notes) == 1
 
 
+def test_a_pod_whose_gate_is_lifted_waits_for_its_own_scheduler() -> None:
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [here]}}
+    made = pod("p", "c", affinity={"nodeAffinity": required})
+    made["metadata"]["annotations"] = {"drakkar.dev/allocated-node": "a"}
+    looked = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "wants 2 devices"}
+    made["status"] = {"conditions": [looked]}
+    world = [*WORLD, allocated(claim("c"), "a", "gpu-0", reserved=("p",))]
+    found = explain([*world, made], "p")
+    assert (found.state, found.node) == ("fits", "a")
+    assert found.notes == ["Drakkar has lifted its gate for node a: default-scheduler has to bind it there"]
+    lost = {"type": "drakkar.dev/AllocationLost", "status": "True", "message": "node a is gone. Delete the pod"}
+    made["status"]["conditions"].append(lost)
+    assert explain([*world, made], "p").notes == ["node a is gone. Delete the pod"]
+
+
 def test_a_gang_is_explained_as_one() -> None:
     group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
     group["spec"] = {"schedulingPolicy": {"gang": {"minCount": 3}}}
