@@ -31,6 +31,7 @@ from drakkar.scheduler.fence import fence_rule
 from tests.e2e.test_helm import Helm
 from tests.support import chart
 from tests.support.eventually import eventually, until
+from tests.support.guard import guarded
 from tests.support.kubectl import Kubectl
 from tests.support.plane import FAST, Up
 from tests.unit.deploy.test_manifests import TEMPLATE, at_work, container, node, pod, replica, site, workloads
@@ -323,6 +324,7 @@ def scheduler(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
     flags = [*container(workload)["args"], "--metrics-bind-address=127.0.0.1:0"]
     env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     process = subprocess.Popen([sys.executable, "-m", "drakkar.cli", *flags], env=env)
+    guarded(process.pid)
     try:
         yield process
     finally:

@@ -20,6 +20,7 @@ from drakkar.node.agent.claims import ClaimProblem
 from drakkar.plugin.sockets import registration_socket
 from tests.support.agents import NODE, Cluster, allocated, cluster
 from tests.support.eventually import eventually
+from tests.support.guard import guarded
 from tests.support.shared import ROOT
 from tests.unit.node.agent.test_plugins import DRIVER, FakeDriver
 
@@ -44,6 +45,7 @@ async def example(site: Cluster, number: int) -> AsyncIterator[None]:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=asyncio.subprocess.DEVNULL,
     )
+    guarded(process.pid)
     try:
         yield
         process.send_signal(signal.SIGTERM)

@@ -20,12 +20,13 @@ pytest.importorskip("grpc", reason="needs the extra node")
 from drakkar.node.agent import mounts
 from drakkar.node.agent.network import BridgeNetwork
 from tests.support.agents import end_containers
+from tests.support.guard import guarded
 from tests.support.kubectl import Kubectl
 from tests.support.plane import Up
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs root and runc"),
 ]
 
@@ -60,10 +61,11 @@ class Agent:
         command += ["--cdi-dir", str(root / "cdi"), *arguments]
         with log.open("ab") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        guarded(self.process.pid)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def root(root: Path) -> Iterator[Path]:
 
 def _drakkar(*words: str, ok: bool = True) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "drakkar.cli", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "drakkar.cli", *words], capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode == 0) == ok, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -87,7 +89,7 @@ def _drakkar(*words: str, ok: bool = True) -> str:
 def _output(kubectl: Kubectl, *words: str) -> str:
     """What kubectl says, whether it succeeds or not."""
     done = subprocess.run(
-        [str(kubectl.binary), *words], env=kubectl.env, capture_output=True, text=True, timeout=30, check=False
+        [str(kubectl.binary), *words], env=kubectl.env, capture_output=True, text=True, timeout=120, check=False
     )
     return done.stdout + done.stderr
 
@@ -99,11 +101,11 @@ def test_a_machine_joins_and_runs_pods(tmp_path: Path, root: Path) -> None:
         (tmp_path / "join").write_text(join)
         agent = Agent(root, tmp_path / "agent.log", "--join", str(tmp_path / "join"))
         try:
-            kubectl.run("wait", "--for=create", "node/here", "--timeout=60s")
-            kubectl.run("wait", "--for=condition=Ready", "node/here", "--timeout=60s")
+            kubectl.run("wait", "--for=create", "node/here", "--timeout=150s")
+            kubectl.run("wait", "--for=condition=Ready", "node/here", "--timeout=150s")
             assert "Approved,Issued" in kubectl.run("get", "csr")
             kubectl.run("apply", "-f", "-", stdin=POD)
-            kubectl.run("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+            kubectl.run("wait", "--for=condition=Ready", "pod/web", "--timeout=150s")
             assert kubectl.run("logs", "web").startswith("started\n")
             assert kubectl.run("exec", "web", "--", "cat", "/srv/www/index.html") == "hello from the volume"
             assert kubectl.run("exec", "web", "--", "hostname") == "web\n"
@@ -114,7 +116,7 @@ def test_a_machine_joins_and_runs_pods(tmp_path: Path, root: Path) -> None:
                 assert forward.stdout is not None
                 port = re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline())
                 assert port
-                with urllib.request.urlopen(f"http://127.0.0.1:{port.group(1)}/index.html", timeout=20) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port.group(1)}/index.html", timeout=60) as answer:
                     assert answer.read() == b"hello from the volume"
             finally:
                 forward.terminate()
@@ -138,7 +140,7 @@ def test_a_machine_joins_and_runs_pods(tmp_path: Path, root: Path) -> None:
                 "node", "run", "--name", "here", "--root", str(root), "--kubeconfig", str(up.kubeconfig), ok=False
             )
             kubectl.run("delete", "pod", "web")
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while list((root / "pods").iterdir()):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)

@@ -30,9 +30,10 @@ from drakkar.node.agent.runtime import Runtime
 from tests.support.agents import NODE, cluster
 from tests.support.casenodes import Inside, Kit, Played, Results, play_on_nodes
 from tests.support.eventually import eventually
+from tests.support.guard import guarded
 from tests.support.shared import ROOT, shared_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Cases of hardware for which there are drivers, ours or others'.
 HARDWARE = ("02", "05", "11", "12", "13", "15", "16", "17", "19", "23")
@@ -71,7 +72,7 @@ def outcomes(folders: list[Path], place: Path, root: Path) -> dict[str, Played]:
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_recorded_slices_of_all_other_cases(tmp_path: Path, root: Path) -> None:
     folders = sorted(path.parent for path in shared_path("corpus/real-world").glob("*/expect.yaml"))
     others = [each for each in folders if each.name[:2] not in HARDWARE]
@@ -79,7 +80,7 @@ def test_recorded_slices_of_all_other_cases(tmp_path: Path, root: Path) -> None:
     assert outcomes(others, tmp_path, root) == {}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_our_own_cases(tmp_path: Path, root: Path) -> None:
     folders = sorted(path.parent for path in (ROOT / "tests" / "cases").glob("*/expect.yaml"))
     assert len(folders) >= 25
@@ -101,13 +102,14 @@ def test_the_command(tmp_path: Path, root: Path) -> None:
             where = ("--node-name", NODE, "--kubelet-root", str(root), "--cdi-dir", str(root / "cdi"), "--withdraw")
             command = ("driver", "run", "replay", "--slices", slices, "--kubeconfig", str(site.kubeconfig), *where)
             driver = await asyncio.create_subprocess_exec(sys.executable, "-m", "drakkar.cli", *command)
+            guarded(driver.pid)
 
             async def published() -> list[str]:
                 return [found.spec.pool.name for found in (await site.client.list(RESOURCESLICE)).items]
 
             try:
-                await eventually(published, lambda pools: pools == [NODE, NODE], timeout=30)
-                await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), bool, timeout=30)
+                await eventually(published, lambda pools: pools == [NODE, NODE])
+                await eventually(lambda: asyncio.sleep(0, agent.plugins.drivers()), bool)
                 assert agent.plugins.drivers() == ["part.example.com"]
             finally:
                 driver.terminate()

