@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from drakkar.api.errors import ApiError
 from drakkar.api.kinds import RESOURCECLAIM
 from drakkar.api.meta import Object
 from drakkar.api.quantity import Quantity
@@ -156,7 +157,11 @@ async def several_requests(subject: Subject) -> None:
     }
     problems: list[str] = []
     for what, wishes in cases.items():
-        claim = await subject.claims.make(wishes)
+        try:
+            claim = await subject.claims.make(wishes)
+        except ApiError as refused:
+            subject.note(f"{what}: not tried, the API server refuses the claim: {refused}")
+            continue
         try:
             subject.verify(claim, await subject.prepared(claim))
         except CheckFailed as failed:
@@ -419,6 +424,11 @@ async def admin_access(subject: Subject) -> None:
     claim = await subject.claim((pool, device.name))
     await subject.prepared(claim)
     admin = await subject.claims.make([Wish(pool, device.name, admin=True)])
+    made = (await subject.claims.client.get(RESOURCECLAIM, admin.name, admin.namespace)).status.allocation
+    if made is None or not any(result.adminAccess for result in made.devices.results or ()):
+        for each in (admin, claim):
+            await subject.undone(each)
+        raise NotApplicable("the API server knows no admin access")
     refused = await refusal(subject, admin)
     if refused:
         subject.remark(f"a claim with admin access cannot have a device that is in use: {refused.words}")
