@@ -56,10 +56,13 @@ slow)
 upstream)
     shift
     setup
-    if [ "${1:-}" = --kubernetes ]; then
-        # The same control plane in an older release, and the tests that say what of Drakkar works there.
-        export DRAKKAR_KUBERNETES="${2:?which release? ./do upstream --kubernetes 1.34}"
-        shift 2
+    # The same control plane in an older release, built or emulated, and the tests that say what of Drakkar works there.
+    case "${1:-}" in
+    --kubernetes) export DRAKKAR_KUBERNETES="${2:?which release? ./do upstream --kubernetes 1.34}" ;;
+    --emulated) export DRAKKAR_EMULATED="${2:?which release? ./do upstream --emulated 1.34}" ;;
+    esac
+    if [ -n "${DRAKKAR_KUBERNETES:-}${DRAKKAR_EMULATED:-}" ]; then
+        case "${1:-}" in --kubernetes | --emulated) shift 2 ;; esac
         files=$(.venv/bin/python -m tests.support.releases)
         # shellcheck disable=SC2086
         set -- $files "$@"
@@ -132,7 +135,7 @@ help)
   test   set up, lint, type-check and run the fast tests
   slow   the slower tests: real kubectl, kills, story variants
   upstream  build upstream's components once (minutes, needs Go) and test with them;
-            --kubernetes 1.34: those of an older release (see CONTRIBUTING.md)
+            --kubernetes 1.34: those of an older release; --emulated 1.34: ours in its clothes (see CONTRIBUTING.md)
   kubelet  a real kubelet and containerd with our drivers, as root; says 'not run: why' where this machine cannot
   kill   the long kill loops over all failpoints: ./do kill [plane|node] (see CONTRIBUTING.md)
   weather  all parts behind a proxy that refuses, delays, loses and repeats (--seconds, --seed, --beyond)

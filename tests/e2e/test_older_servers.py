@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from drakkar.api.features import Features
 from drakkar.api.tree import children
 from drakkar.sim.fleets import load_fleet
 from tests.support import releases
 from tests.support.eventually import until
 from tests.support.kubeparts import Site, kube_site
-from tests.support.upstream import gates_of
 
 pytestmark = [
     pytest.mark.upstream,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not releases.older(), reason="is for older releases: ./do upstream --kubernetes 1.34"),
+    pytest.mark.skipif(not releases.release(), reason="is for older releases: ./do upstream --kubernetes 1.34"),
 ]
 
 LEASES = ("--leader-elect-resource-namespace", "drakkar-system")
@@ -46,13 +46,15 @@ def published(site: Site) -> list[dict[str, Any]]:
 
 
 def test_it_is_the_server_that_was_asked_for(site: Site) -> None:
-    told = json.loads(site.kubectl.run("version", "-o", "json"))["serverVersion"]["gitVersion"]
-    assert told == f"v{releases.version()}"
+    told = json.loads(site.kubectl.run("version", "-o", "json"))["serverVersion"]
+    if releases.emulated():
+        assert f"{told['emulationMajor']}.{told['emulationMinor']}" == releases.emulated()
+    assert told["gitVersion"] == f"v{releases.version()}"
 
 
 def test_partitions_are_published_only_where_their_counters_are_kept(site: Site) -> None:
     with site.part("driver-tpu", "driver", "run", "tpu") as driver:
-        if gates_of("kube-apiserver")["DRAPartitionableDevices"]:
+        if "DRAPartitionableDevices" in Features.profile(releases.release()):
             until(lambda: published(site), lambda found: len(found) > 16)
         else:
             until(lambda: driver.output, lambda said: "DRAPartitionableDevices" in said or "may need" in said)

@@ -42,20 +42,26 @@ OFF_BY_DEFAULT = (
 
 
 def _gates(component: str, gates: Mapping[str, bool]) -> list[str]:
-    if releases.older():
+    """Flags for these gates, and for the release under test."""
+    release, emulated = releases.release(), releases.emulated()
+    if release:
         # What it has not cannot be turned on; what cannot be turned off is a mistake that it tells.
-        known = gates_of(component)
+        known = Features.known_to(release) if emulated else gates_of(component).keys()
         gates = {name: value for name, value in gates.items() if name in known or not value}
     text = ",".join(f"{name}={str(value).lower()}" for name, value in gates.items())
-    return [f"--feature-gates={text}"] if text else []
+    return [
+        *([f"--feature-gates={text}"] if text else []),
+        *([f"--emulated-version={emulated}"] if emulated else []),
+    ]
 
 
 def _like_ours() -> dict[str, bool]:
     """Gates that are on by default in our release and off in the older one under test."""
-    if not releases.older():
+    release = releases.release()
+    if not release:
         return {}
-    off = {name for name, default in gates_of("kube-apiserver").items() if not default}
-    return {name: True for name in sorted(off & GATES) if name in Features.default()}
+    off = Features.known_to(release) - {gate for gate in GATES if gate in Features.profile(release)}
+    return {name: True for name in sorted(off) if name in Features.default()}
 
 
 class KubeCluster:

@@ -1,7 +1,10 @@
-"""Which release of Kubernetes the tests with upstream's control plane run against: ``DRAKKAR_KUBERNETES=1.34``.
+"""Which release of Kubernetes the tests with upstream's control plane run against.
 
-Unset, it is the release of the Go module in ``tests/upstream``. For an older one a module is derived from it: the same
-main programs, the dependencies that that release itself names. ``./do upstream --kubernetes 1.34`` sets the variable.
+By default it is the release of the Go module in ``tests/upstream``. With ``DRAKKAR_KUBERNETES=1.34`` a module is
+derived from it for an older one: the same main programs, the dependencies that that release itself names. With
+``DRAKKAR_EMULATED=1.34`` the components of our release emulate the older one (``--emulated-version``): its APIs and its
+gates with their defaults, but the newer rules of validation and the newer code. ``./do upstream --kubernetes 1.34`` and
+``--emulated 1.34`` set the variables.
 """
 
 from __future__ import annotations
@@ -34,6 +37,19 @@ def older() -> str:
     return version
 
 
+def emulated() -> str:
+    """The older release that components of ours emulate, such as ``1.34``; empty for none."""
+    asked = os.environ.get("DRAKKAR_EMULATED", "")
+    if asked and asked not in OLDER:
+        raise SystemExit(f"DRAKKAR_EMULATED={asked}: no such release; there are {', '.join(OLDER)}")
+    return asked
+
+
+def release() -> str:
+    """The older release that is under test, built or emulated, such as ``1.34``; empty for our own."""
+    return emulated() or older().rpartition(".")[0]
+
+
 def version() -> str:
     """The version of upstream's components in the tests."""
     return older() or KUBERNETES_VERSION
@@ -64,7 +80,7 @@ def go_mod(version: str) -> str:
 
 
 if __name__ == "__main__":
-    if older():
+    if release():
         print(*(f"tests/e2e/{name}" for name in TESTS))
     else:
         print("tests")

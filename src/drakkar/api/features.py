@@ -138,10 +138,14 @@ class Features:
     @staticmethod
     def profile(version: str) -> Features:
         """The defaults of Kubernetes ``version`` (``1.34`` ... ``1.37``)."""
-        column = PROFILES.get(version)
-        if column is None:
-            raise UsageError(f"unknown feature profile {version!r}: use one of {', '.join(PROFILES)}")
+        column = _column(version)
         return Features(gate for gate, stages in _STAGES.items() if stages[column])
+
+    @staticmethod
+    def known_to(version: str) -> frozenset[str]:
+        """The gates that there are in Kubernetes ``version``, of those that we know."""
+        column = _column(version)
+        return frozenset(gate for gate, stages in _STAGES.items() if stages[column] is not None)
 
     @staticmethod
     def from_allocator_flags(flags: Iterable[str]) -> Features:
@@ -225,3 +229,10 @@ def _refuse_unknown(gates: Iterable[str]) -> None:
     unknown = sorted(set(gates) - GATES)
     if unknown:
         raise UsageError(f"unknown feature gate {unknown[0]!r}: known are {', '.join(sorted(GATES))}")
+
+
+def _column(version: str) -> int:
+    column = PROFILES.get(version)
+    if column is None:
+        raise UsageError(f"unknown feature profile {version!r}: use one of {', '.join(PROFILES)}")
+    return column

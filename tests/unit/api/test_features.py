@@ -33,6 +33,9 @@ def test_profiles_grow() -> None:
     assert Features.profile("1.37") == Features.default()
     with pytest.raises(UsageError, match="unknown feature profile"):
         Features.profile("1.99")
+    assert "DRADeviceTaints" in Features.known_to("1.34")
+    assert "DRADeviceTaintRules" not in Features.known_to("1.34")
+    assert Features.known_to("1.37") == GATES
 
 
 def test_single_gates() -> None:
