@@ -46,7 +46,7 @@ def test_every_step_of_the_program(tmp_path: Path) -> None:
             env={**os.environ, "KUBECONFIG": str(up.kubeconfig)},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"

@@ -10,15 +10,27 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("fault", ["annotation", "sigstop", "flap"])
 def test_the_story_is_told(fault: str, tmp_path: Path) -> None:
     result = tmp_path / "demo.json"
-    command = [sys.executable, "-m", "drakkar.cli", "demo", "tpu", "--fault", fault, "--json", str(result)]
+    command = [
+        sys.executable,
+        "-m",
+        "drakkar.cli",
+        "demo",
+        "tpu",
+        "--fault",
+        fault,
+        "--patience",
+        "200",
+        "--json",
+        str(result),
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, env={**os.environ, "HOME": str(tmp_path)}
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "HOME": str(tmp_path)}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every step was seen through the API" in done.stdout
@@ -34,7 +46,7 @@ def test_a_story_that_cannot_be_told_fails_and_says_where(tmp_path: Path) -> Non
     """With a grace longer than the observer's patience the dead host is never noticed."""
     command = [sys.executable, "-m", "drakkar.cli", "demo", "tpu", "--node-grace", "300", "--patience", "15"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, env={**os.environ, "HOME": str(tmp_path)}
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "HOME": str(tmp_path)}
     )
     assert done.returncode == 1
     assert "not seen: the dead host's node is NotReady" in done.stdout

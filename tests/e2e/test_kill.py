@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.killer import POINTS, report, run_rounds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_killed_at_every_kind_of_write(capsys: pytest.CaptureFixture[str]) -> None:

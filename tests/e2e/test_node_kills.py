@@ -10,7 +10,7 @@ pytest.importorskip("grpc", reason="needs the extra node")
 
 from tests.support.nodekiller import Run, report, usual_runtime
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_killed_at_every_point(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.support.kubectl import Kubectl
 from tests.support.streams import Site, in_thread
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +90,11 @@ def test_terminal(kubectl: Kubectl) -> None:
         os.write(master, b"stty size; test -t 0 && echo is-a-$((1+1))-terminal; exit 7\n")
         seen = b""
         with contextlib.suppress(OSError):
-            while select.select([master], [], [], 30)[0]:
+            while select.select([master], [], [], 90)[0]:
                 seen += os.read(master, 4096)
         assert b"is-a-2-terminal" in seen, seen
         assert re.search(rb"\d+ \d+\r\n", seen), seen
-        assert process.wait(30) == 7
+        assert process.wait(90) == 7
     finally:
         process.kill()
         process.wait()
@@ -123,7 +123,7 @@ def test_port_forward(kubectl: Kubectl, site: Site) -> None:
         found = re.search(r"127\.0\.0\.1:(\d+) -> 80", process.stdout.readline())
         assert found
         for word in ("/one", "/two", "/three"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{found.group(1)}{word}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{found.group(1)}{word}", timeout=90) as answer:
                 assert answer.read() == word.encode() * 20_000
     finally:
         process.terminate()
