@@ -109,7 +109,7 @@ func main() {
 	}
 	failed := false
 	for _, step := range steps {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 		if err := step.run(ctx); err != nil {
 			fmt.Printf("FAIL %s: %v\n", step.name, err)
 			failed = true
@@ -423,7 +423,7 @@ func (s *suite) election(ctx context.Context) error {
 		}
 		leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
 			Lock: lock, ReleaseOnCancel: true,
-			LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+			LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 200 * time.Millisecond,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(context.Context) { led <- identity },
 				OnStoppedLeading: func() {},

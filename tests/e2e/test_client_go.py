@@ -14,7 +14,7 @@ from tests.support.kubectl import absent, cache_folder
 from tests.support.plane import Up
 from tests.support.shared import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SOURCE = ROOT / "tests" / "clientgo"
 STEPS = 11
@@ -46,7 +46,7 @@ def test_every_step_of_the_program(tmp_path: Path) -> None:
             env={**os.environ, "KUBECONFIG": str(up.kubeconfig)},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
