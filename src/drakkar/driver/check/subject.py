@@ -264,7 +264,9 @@ class Subject:
         return found
 
     def _sweep(self) -> None:
-        for path in self.sockets():
+        """Remove the sockets that a killed driver has left."""
+        endpoint = Path(self.info.endpoint or "/")
+        for path in [*self.sockets(), *([endpoint] if endpoint.is_socket() else [])]:
             path.unlink(missing_ok=True)
 
     async def register(self) -> wire.PluginInfo:
