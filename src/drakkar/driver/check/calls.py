@@ -21,8 +21,8 @@ from drakkar.driver.publication import name_problems
 from drakkar.plugin import cdi, wire
 from drakkar.plugin.grpc_client import PluginError, SocketClient
 
-#: Claims that are prepared at once, devices that are tried one by one, and seconds for those beyond the first few.
-PARALLEL, TRIED, TRYING = 16, 1000, 8.0
+#: Claims that are prepared at once, devices that are tried one by one at least, and seconds for the others.
+PARALLEL, TRIED, TRYING = 16, 4, 12.0
 #: Seconds that all calls at once may take where a driver does one after the other: less than a kubelet waits.
 _TOGETHER = 20.0
 #: Parameters that no driver can know.
@@ -121,13 +121,15 @@ async def unknown_claims(subject: Subject) -> None:
 
 async def advertised_is_delivered(subject: Subject) -> None:
     found = await subject.devices()
-    # First and last, then the rest in order, as far as time goes.
-    order = [found[0], *found[-1:], *found[1:-1]][: min(len(found), TRIED)]
+    # First and last, then ever finer between them, as far as time goes.
+    bits = len(found).bit_length()
+    halves = sorted(range(len(found) - 1), key=lambda place: f"{place:0{bits}b}"[::-1])
+    order = [found[-1], *(found[place] for place in halves)]
     begin, tried = time.monotonic(), 0
     before = subject.spec_files().keys()
     problems: list[str] = []
     for pool, device in order:
-        if tried >= 4 and time.monotonic() - begin > TRYING:
+        if tried >= TRIED and time.monotonic() - begin > TRYING:
             break
         tried += 1
         claim = await subject.claim((pool, device.name))
