@@ -186,7 +186,7 @@ async def idempotent(subject: Subject) -> None:
     for attempt in (1, 2):
         error = (await subject.unprepare([claim]))[claim.uid].error
         expect(not error, f"unprepare fails the {attempt}. time: {error}")
-    _nothing_left(subject, claim, "after unprepare")
+    nothing_left(subject, claim, "after unprepare")
     await subject.claims.forget(claim)
     # Files that name no claim are found by their number: of two rounds the second leaves no more than the first.
     once = subject.spec_files().keys() - before
@@ -198,7 +198,8 @@ async def idempotent(subject: Subject) -> None:
 _REMOVE = "remove the claim's CDI file in unprepare, before the record that tells of it"
 
 
-def _nothing_left(subject: Subject, claim: wire.Claim, when: str) -> None:
+def nothing_left(subject: Subject, claim: wire.Claim, when: str) -> None:
+    """No file speaks of the claim any more. Raises CheckFailed."""
     left = subject.leftovers(claim)
     expect(not left, f"{when} files of the claim are left: {', '.join(left)}", _REMOVE)
 
@@ -260,7 +261,7 @@ async def batch(subject: Subject) -> None:
     for uid, answer in undone.items():
         expect(not answer.error, f"unprepare of several claims fails for {uid}: {answer.error}")
     for claim in claims:
-        _nothing_left(subject, claim, "after unprepare of several claims")
+        nothing_left(subject, claim, "after unprepare of several claims")
         await subject.claims.forget(claim)
 
 
@@ -294,7 +295,7 @@ async def lost_claim(subject: Subject) -> None:
     await subject.claims.forget(claim)
     error = (await subject.unprepare([claim]))[claim.uid].error
     expect(not error, f"unprepare fails once the claim is deleted: {error}")
-    _nothing_left(subject, claim, "after unprepare of a deleted claim")
+    nothing_left(subject, claim, "after unprepare of a deleted claim")
     await _free(subject, pool, device, "after unprepare of a deleted claim")
 
 
@@ -314,7 +315,7 @@ async def bad_config(subject: Subject) -> None:
     expect(refused, "parameters that the driver cannot know are ignored; it must refuse them")
     undone = (await subject.unprepare([claim]))[claim.uid].error
     expect(not undone, f"after refused parameters unprepare fails: {undone}")
-    _nothing_left(subject, claim, "after refused parameters and unprepare")
+    nothing_left(subject, claim, "after refused parameters and unprepare")
     await subject.claims.forget(claim)
     await _free(subject, pool, device, "after refused parameters and unprepare")
     await _others_beside(subject, found)

@@ -59,6 +59,8 @@ async def _why_nothing(subject: Subject) -> str:
         others = {s.spec.driver for s in (await subject.client.list(RESOURCESLICE)).items}
         if subject.command and others:
             lines.append(f"there are slices of {', '.join(sorted(others))}: the name in GetInfo must be that of slices")
+        elif not subject.refusals():
+            lines.append("where another program publishes for the whole cluster, let it run and name its API by --api")
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
-from drakkar.driver.check.calls import expect, refused_in_use
+from drakkar.driver.check.calls import expect, nothing_left, refused_in_use
 from drakkar.driver.check.claims import same_answer, shown
 from drakkar.driver.check.process import Cost
 from drakkar.driver.check.subject import CheckFailed, NotApplicable, Subject
@@ -96,13 +96,8 @@ async def crash_and_restart(subject: Subject) -> None:
         await refused_in_use(subject, pool, device, when=": the driver was killed since the first")
     error = (await subject.unprepare([claim]))[claim.uid].error
     expect(not error, f"after a crash unprepare fails: {error}")
-    _nothing_left(subject, claim, "after a crash and unprepare")
+    nothing_left(subject, claim, "after a crash and unprepare")
     await subject.claims.forget(claim)
-
-
-def _nothing_left(subject: Subject, claim: wire.Claim, when: str) -> None:
-    left = subject.leftovers(claim)
-    expect(not left, f"{when} files of the claim are left: {', '.join(left)}")
 
 
 async def crash_in_between(subject: Subject) -> None:
@@ -124,7 +119,7 @@ async def crash_in_between(subject: Subject) -> None:
         error = (await subject.unprepare([claim]))[claim.uid].error
         what = "unprepare" if attempt % 2 == 0 else "prepare"
         expect(not error, f"after a crash within {what} unprepare fails: {error}")
-        _nothing_left(subject, claim, f"after a crash within {what}, and unprepare,")
+        nothing_left(subject, claim, f"after a crash within {what}, and unprepare,")
         await subject.claims.forget(claim)
         other = await subject.claim((pool, device.name))
         await subject.prepared(other)
@@ -174,7 +169,7 @@ async def reboot(subject: Subject) -> None:
     await _power_cut(subject)
     error = (await subject.unprepare([claim]))[claim.uid].error
     expect(not error, f"after a reboot unprepare fails: {error}")
-    _nothing_left(subject, claim, "after a reboot and unprepare")
+    nothing_left(subject, claim, "after a reboot and unprepare")
     await subject.claims.forget(claim)
 
 
@@ -273,7 +268,7 @@ async def two_instances(subject: Subject) -> None:
     expect(same_answer(again, answer), f"the second instance answers {shown(again)}, the first {shown(answer)}")
     error = (await subject.unprepare([claim]))[claim.uid].error
     expect(not error, f"the second instance cannot unprepare: {error}")
-    _nothing_left(subject, claim, "after unprepare by the second instance")
+    nothing_left(subject, claim, "after unprepare by the second instance")
     await subject.claims.forget(claim)
     expect(any(s.spec.devices for s in await subject.slices()), "the slices are gone after the upgrade")
     await _alone_again(subject)
