@@ -28,7 +28,9 @@ async def slices(subject: Subject) -> None:
     try:
         found = await subject.published()
     except NotApplicable:
-        raise CheckFailed(await _why_nothing(subject)) from None
+        if not await subject.slices() or subject.refusals():
+            raise CheckFailed(await _why_nothing(subject)) from None
+        subject.remark("the pools of this node have no device, so nothing can be tried on one")
     found = await _settled(subject)
     assert subject.client is not None
     problems = judge_slices(found, uid_of(await subject.client.get(NODE, subject.node_name)))
