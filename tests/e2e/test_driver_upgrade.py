@@ -122,9 +122,15 @@ def test_no_prepare_fails_while_a_driver_is_replaced(
                 await old.__aexit__(None, None, None)
                 await eventually(instances(site), lambda count: count == 1, timeout=60)
                 before = len(prepared)
-                await eventually(
-                    lambda: asyncio.sleep(0, len(prepared)), lambda now, before=before: now > before + 50, timeout=60
-                )
+
+                def goes_on(now: int, before: int = before) -> bool:
+                    """Whether claims are prepared all the time; who could not has said why."""
+                    assert not problems, problems
+                    ended = [task.exception() for task in lanes if task.done()]
+                    assert not ended, ended
+                    return now > before + 50
+
+                await eventually(lambda: asyncio.sleep(0, len(prepared)), goes_on)
                 old = new
             over.set()
             await asyncio.gather(*lanes)

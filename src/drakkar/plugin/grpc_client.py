@@ -33,7 +33,8 @@ T = TypeVar("T")
 class PluginError(Exception):
     """A driver cannot be called, or did not answer as it must.
 
-    `unreachable`: nobody listens at its socket; `late`: it did not answer in time; `unknown`: it has no such service.
+    `unreachable`: nobody listens at its socket, or who did has ended without an answer; `late`: it did not answer in
+    time; `unknown`: it has no such service.
     """
 
     def __init__(self, message: str, *, unreachable: bool = False, late: bool = False, unknown: bool = False) -> None:
@@ -151,7 +152,8 @@ class SocketClient:
         code = error.code()
         return PluginError(
             f"{method} at {self.socket}: {code.name}: {error.details()}",
-            unreachable=code is grpc.StatusCode.UNAVAILABLE,
+            # A server that ends cuts the connection or, before that, cancels the calls; nobody here cancels any.
+            unreachable=code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED),
             late=code is grpc.StatusCode.DEADLINE_EXCEEDED,
             unknown=code is grpc.StatusCode.UNIMPLEMENTED,
         )

@@ -17,6 +17,7 @@ from drakkar.plugin.grpc_server import (  # noqa: E402
     health_services,
     registration_service,
 )
+from drakkar.plugin.grpc_services import DRA  # noqa: E402
 from drakkar.plugin.sockets import LONGEST_PATH  # noqa: E402
 
 CLAIMS = [wire.Claim("ns", "u1", "c1"), wire.Claim("ns", "u2", "c2")]
@@ -149,3 +150,20 @@ def test_the_longest_path_can_be_listened_at(tmp_path: Path) -> None:
     server = SocketServer(socket, dra_services(prepare, unprepare))
     server.start()
     server.stop()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE])
+def test_a_server_that_ends_with_a_call_in_flight_is_unreachable(tmp_path: Path, code: Any) -> None:
+    """It cuts the connection, or it gets to cancel the call before; what the client hears then is told here."""
+
+    def end(_: bytes, context: Any) -> bytes:
+        return context.abort(code, code.name)
+
+    async def work(client: SocketClient) -> None:
+        with pytest.raises(PluginError, match=code.name) as caught:
+            await client.prepare(wire.DRA_V1, CLAIMS)
+        assert caught.value.unreachable
+
+    method = {"NodePrepareResources": grpc.unary_unary_rpc_method_handler(end)}
+    service = grpc.method_handlers_generic_handler(DRA[wire.DRA_V1], method)
+    run(SocketServer(tmp_path / "dra.sock", [service]), work)
