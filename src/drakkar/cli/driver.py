@@ -74,7 +74,7 @@ async def _check(args: argparse.Namespace, only: list[str], root: Path, cdi: Pat
     async with _api(args, root / "plane") as (client, config):
         subject = Subject(
             parameters=_parameters(args.parameters),
-            refusals=lambda: _refusals(root / "plane" / _AUDIT),
+            refusals=None if args.api else lambda: _refusals(root / "plane" / _AUDIT),
             kubelet_root=root,
             cdi_folder=cdi,
             client=client,

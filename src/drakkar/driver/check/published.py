@@ -28,9 +28,13 @@ async def slices(subject: Subject) -> None:
     try:
         found = await subject.published()
     except NotApplicable:
-        if not await subject.slices() or subject.refusals():
+        if await subject.slices() and not subject.refusals():
+            subject.remark("the pools of this node have no device, so nothing can be tried on one")
+        elif subject.refusals() == [] and not await _slices_of_anybody(subject):
+            subject.remark(f"{await _why_nothing(subject)}\nit has not tried to")
+            return
+        else:
             raise CheckFailed(await _why_nothing(subject)) from None
-        subject.remark("the pools of this node have no device, so nothing can be tried on one")
     found = await _settled(subject)
     assert subject.client is not None
     problems = judge_slices(found, uid_of(await subject.client.get(NODE, subject.node_name)))
@@ -53,17 +57,23 @@ async def _settled(subject: Subject, devices: Collection[tuple[str, str]] = ()) 
 async def _why_nothing(subject: Subject) -> str:
     found = await subject.all_slices()
     lines = [f"no slice with devices of driver {subject.name} was published for node {subject.node_name}"]
-    lines += [f"the API server refused: {words}" for words in dict.fromkeys(subject.refusals()[-3:])]
+    refusals = subject.refusals() or ()
+    lines += [f"the API server refused: {words}" for words in dict.fromkeys(refusals[-3:])]
     places = sorted({s.spec.nodeName or "a selection of nodes" for s in found})
     if places:
         lines.append(f"its slices are for {', '.join(places)}; NODE_NAME says which node it serves")
-    elif subject.client is not None:
-        others = {s.spec.driver for s in (await subject.client.list(RESOURCESLICE)).items}
+    else:
+        others = {s.spec.driver for s in await _slices_of_anybody(subject)}
         if subject.command and others:
             lines.append(f"there are slices of {', '.join(sorted(others))}: the name in GetInfo must be that of slices")
-        elif not subject.refusals():
+        elif not refusals:
             lines.append("where another program publishes for the whole cluster, let it run and name its API by --api")
     return "\n".join(lines)
+
+
+async def _slices_of_anybody(subject: Subject) -> list[v1.ResourceSlice]:
+    assert subject.client is not None
+    return (await subject.client.list(RESOURCESLICE)).items
 
 
 async def health(subject: Subject) -> None:

@@ -59,7 +59,7 @@ class Subject:
 
     `socket` is the registration socket of a driver that runs already; without it the kit looks for one in the folder
     `plugins_registry` of `kubelet_root`. With `command` the kit starts the driver itself and may kill it.
-    `refusals` says which writes of the driver the API server has refused.
+    `refusals` says which writes of the driver the API server has refused, where that is known.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Subject:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
         parameters: Object | None = None,
-        refusals: Callable[[], Sequence[str]] = list[str],
+        refusals: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self.kubelet_root = kubelet_root
         self.cdi_folder = cdi_folder
@@ -85,7 +85,7 @@ class Subject:
         self.info = wire.PluginInfo()
         #: Parameters that the driver takes, where the user names some.
         self.parameters = parameters
-        self.refusals = refusals
+        self._refusals = refusals
         self.history = History()
         #: What breaks no rule and somebody may be sorry for, and what is merely told; emptied before each check.
         self.remarks: list[str] = []
@@ -128,6 +128,10 @@ class Subject:
     def data_folder(self) -> Path:
         """The driver's own folder below that of the kubelet."""
         return self.kubelet_root / "plugins" / self.name
+
+    def refusals(self) -> Sequence[str] | None:
+        """Why the API server refused slices; None where that is not known."""
+        return self._refusals() if self._refusals is not None else None
 
     def remark(self, text: str) -> None:
         """Say what breaks no rule, and somebody may be sorry for."""
