@@ -48,8 +48,8 @@ _LOOK_AGAIN, _SOON = 3600.0, 60.0
 _AGENT = "drakkar-node"
 #: Seconds for requests that are under way when the agent's certificate is renewed.
 _IN_FLIGHT = 5.0
-#: Seconds for somebody to sign, and between two looks.
-_PATIENCE, _LOOK = 120.0, 0.2
+#: Seconds for somebody to sign, until the log says what is waited for, and between two looks.
+_PATIENCE, _TOLD, _LOOK = 900.0, 10.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +182,21 @@ async def _obtain(
     }
     name = name_of(await client.create(CSR, obj))
     logger.info("certificate %s asked for (%s)", name, signer)
-    signed = await _signed(client, clock, name)
-    pem = private.private_bytes(
+    pem = await signed(client, clock, name)
+    private_pem = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    write_atomically(key, pem, 0o600)
-    write_atomically(certificate, signed, 0o600)
+    write_atomically(key, private_pem, 0o600)
+    write_atomically(certificate, pem, 0o600)
 
 
-async def _signed(client: Client, clock: Clock, name: str) -> bytes:
-    end = clock.monotonic() + _PATIENCE
-    while clock.monotonic() < end:
+async def signed(client: Client, clock: Clock, name: str) -> bytes:
+    """The certificate that somebody signs for request ``name``, in PEM.
+
+    The log says once what is waited for. Raises EnvironmentProblem if it is refused, or not signed in time.
+    """
+    begin, told = clock.monotonic(), False
+    while clock.monotonic() < begin + _PATIENCE:
         try:
             request = await client.get(CSR, name)
         except Unreachable as error:
@@ -204,11 +208,15 @@ async def _signed(client: Client, clock: Clock, name: str) -> bytes:
                 if entry.get("type") in ("Denied", "Failed"):
                     why = entry.get("message") or f"`kubectl describe csr {name}`"
                     raise EnvironmentProblem(f"certificate request {name} was refused ({entry['type']}): {why}")
-            signed = text(request, "status", "certificate")
-            if signed:
-                return base64.b64decode(signed)
+            certificate = text(request, "status", "certificate")
+            if certificate:
+                return base64.b64decode(certificate)
+            if not told and clock.monotonic() >= begin + _TOLD:
+                # While it waits: the key lives in memory, and an ended agent has no use for its certificate.
+                logger.warning("nobody has signed this node's request yet: `kubectl certificate approve %s`", name)
+                told = True
         await clock.sleep(_LOOK)
-    cure = f"approve it (`kubectl certificate approve {name}`) and start the agent again"
+    cure = "start the agent again, and approve its new request while it waits (the log names it)"
     raise EnvironmentProblem(f"nobody signed certificate request {name} within {_PATIENCE:g} s; {cure}")
 
 

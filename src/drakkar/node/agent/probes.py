@@ -19,6 +19,8 @@ Found = Callable[[str, bool, str], None]
 
 #: Bytes of a command's output that an event shows.
 _SHOWN = 200
+#: Answers that send the probe elsewhere, and how many of them are followed, as upstream's HTTP client has it.
+_ELSEWHERE, _REDIRECTS = (301, 302, 303, 307, 308), 10
 
 
 class Probes:
@@ -96,6 +98,7 @@ class Probes:
 
     async def _http(self, get: Object) -> str:
         import aiohttp
+        from yarl import URL
 
         port = self._port(get["port"])
         host = get.get("host") or self._address
@@ -103,11 +106,22 @@ class Probes:
         headers = {header["name"]: header.get("value") or "" for header in get.get("httpHeaders") or ()}
         headers.setdefault("User-Agent", "kube-probe/1.37")
         try:
-            # Probes do not check certificates, as with upstream.
-            async with aiohttp.ClientSession() as http, http.get(url, headers=headers, ssl=False) as answer:
-                if 200 <= answer.status < 400:
-                    return ""
-                return f"HTTP probe failed with statuscode: {answer.status}"
+            async with aiohttp.ClientSession() as http:
+                for _ in range(_REDIRECTS):
+                    # Probes do not check certificates, as with upstream.
+                    async with http.get(url, headers=headers, ssl=False, allow_redirects=False) as answer:
+                        if answer.status not in _ELSEWHERE or "Location" not in answer.headers:
+                            break
+                        target = answer.url.join(URL(answer.headers["Location"]))
+                        if target.host != answer.url.host:
+                            # Well, as with upstream: a container must not choose whom the node talks to.
+                            return ""
+                        url = str(target)
+                else:
+                    return f"HTTP probe failed: stopped after {_REDIRECTS} redirects"
+            if 200 <= answer.status < 400:
+                return ""
+            return f"HTTP probe failed with statuscode: {answer.status}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f'Get "{url}": {error}'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from drakkar.api.errors import UsageError
+from drakkar.api.errors import EnvironmentProblem, UsageError
+from drakkar.api.kinds import Kind
+from drakkar.api.meta import Object
 from drakkar.apiserver.publishing import advertised
-from drakkar.node.agent.join import JOIN_PREFIX, read_join, write_join
+from drakkar.client.client import Client
+from drakkar.node.agent.join import CSR, JOIN_PREFIX, read_join, signed, write_join
 from drakkar.node.agent.machine import address_towards
+from tests.unit.controllers.world import Clock
 
 WHOLE: dict[str, Any] = {"server": "https://10.0.0.1:6443", "ca": "PEM", "token": "abcdef.0123456789abcdef"}
 
@@ -51,3 +56,25 @@ def test_what_is_damaged_is_said(text: str) -> None:
 def test_an_agent_on_the_servers_machine_has_the_loopback_address() -> None:
     for server in ("https://127.0.0.1:6443", f"https://{advertised('0.0.0.0')}:6443"):
         assert address_towards(server) == "127.0.0.1"
+
+
+class _Signer(Client):
+    """Signs the request after so many looks."""
+
+    def __init__(self, looks: int):
+        self.looks = looks
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None, subresource: str | None = None) -> Object:
+        assert (kind, name) == (CSR, "csr-1")
+        self.looks -= 1
+        return {"status": {"certificate": base64.b64encode(b"PEM").decode()}} if self.looks < 0 else {}
+
+
+def test_who_waits_for_a_signature_says_what_to_approve(caplog: pytest.LogCaptureFixture) -> None:
+    assert asyncio.run(signed(_Signer(3), Clock(), "csr-1")) == b"PEM"
+    assert not caplog.messages
+    assert asyncio.run(signed(_Signer(1000), Clock(), "csr-1")) == b"PEM"
+    assert [message for message in caplog.messages if "kubectl certificate approve csr-1" in message] == caplog.messages
+    assert len(caplog.messages) == 1
+    with pytest.raises(EnvironmentProblem, match="nobody signed certificate request csr-1 within 900 s"):
+        asyncio.run(signed(_Signer(10**6), Clock(), "csr-1"))
