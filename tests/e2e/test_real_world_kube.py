@@ -34,7 +34,9 @@ SCHEDULER = "drakkar"
 #: What a case says that needs more than an older server has.
 LACKING = re.compile(
     r"this server drops \w+ \(feature gate|refused: (the server could not find the requested resource|.* not found$)"
-    r"|strict decoding error: unknown field"
+    r"|strict decoding error: unknown field|must reference a counterSet defined in the ResourceSlice sharedCounters"
+    # Kubernetes 1.34 wants what later servers refuse: devices beside counters.
+    r"|ResourceSlice both: accepted, should be invalid"
 )
 
 
