@@ -136,7 +136,8 @@ async def _keep(pair: _Pair, context: ssl.SSLContext) -> None:
     while True:
         await asyncio.sleep(LOOK)
         try:
-            if await asyncio.to_thread(pair.load, context):
+            # Not in a thread: a handshake between the new certificate and its key would break.
+            if pair.load(context):
                 logger.info("the webhook's certificate %s was renewed", pair.certificate)
         except (OSError, ssl.SSLError) as error:
             logger.warning("certificate %s was changed, but the old one stays in use: %s", pair.certificate, error)
