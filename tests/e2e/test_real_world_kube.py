@@ -26,7 +26,7 @@ from tests.support.kubeparts import Site
 from tests.support.plane import Part
 from tests.support.shared import ROOT, shared_path
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(900)]
 
 SCHEDULER = "drakkar"
 

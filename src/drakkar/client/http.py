@@ -32,6 +32,7 @@ from drakkar.client.http1 import CONNECT_TIMEOUT, Connections
 from drakkar.client.kubeconfig import Material
 from drakkar.client.proxies import parse_proxy
 from drakkar.client.transport import TimedOut, Unreachable, wants_stream
+from drakkar.client.trust import trusting
 
 #: Longest time an ordinary request may take, in seconds; API servers cut off after 60.
 REQUEST_TIMEOUT = 65.0
@@ -40,7 +41,7 @@ REQUEST_TIMEOUT = 65.0
 def tls_context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, insecure: bool = False) -> Any:
     """An SSL context from PEM bytes; without ``ca`` the system's roots count. Raises EnvironmentProblem."""
     try:
-        context = ssl.create_default_context(cadata=ca.decode() if ca else None)
+        context = trusting(ca.decode() if ca else None)
         if insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -17,6 +17,7 @@ from drakkar.api.objects import condition_is, is_deleting
 from drakkar.api.selectors import LabelSelector
 from drakkar.api.tree import at, child, children, text, texts
 from drakkar.apiserver.cache import State
+from drakkar.client.trust import trusting
 
 if TYPE_CHECKING:
     import aiohttp
@@ -93,7 +94,7 @@ class Caller:
         found = self._contexts.get(bundle)
         if found is None:
             pem = base64.b64decode(bundle, validate=True).decode("ascii") if bundle else None
-            found = ssl.create_default_context(cadata=pem)
+            found = trusting(pem)
             if len(self._contexts) > 256:
                 self._contexts.clear()
             self._contexts[bundle] = found

@@ -28,6 +28,7 @@ from drakkar.api.tree import children, text
 from drakkar.client.client import Client
 from drakkar.client.kubeconfig import Config
 from drakkar.client.transport import Unreachable
+from drakkar.client.trust import trusting
 from drakkar.plugin.files import write_atomically
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ async def identity(config: Config, folder: Path, node: str, address: str, clock:
             await _obtain(client, clock, SERVING_SIGNER, usages, serving, serving_key, user, hosts)
         finally:
             await client.close()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=config.ca.decode())
+    context = trusting(config.ca.decode(), ssl.Purpose.CLIENT_AUTH)
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(serving, serving_key)

@@ -256,15 +256,17 @@ def test_answers_in_two_pieces_are_not_held_back() -> None:
     """Nagle's algorithm is off on connections that are accepted, on asyncio's own loop too."""
 
     async def run() -> None:
-        accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
         sock = listen("127.0.0.1", 0)
 
         def started(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            accepted.put_nowait(writer.get_extra_info("socket"))
+            accepted.put_nowait(writer)
 
         async with await asyncio.start_server(started, sock=sock):
             _, writer = await asyncio.open_connection(*sock.getsockname())
-            assert (await accepted.get()).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            answering = await accepted.get()
+            assert answering.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            answering.close()
             writer.close()
 
     asyncio.run(run())
