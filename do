@@ -41,7 +41,7 @@ lint)
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/lint-imports
-    .venv/bin/pyright
+    .venv/bin/pyright --pythonpath .venv/bin/python
     ;;
 test)
     shift
