@@ -30,6 +30,8 @@ from drakkar.client.writes import Patch
 
 #: Characters of generated names; those of the API server, which avoids words.
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+#: Effect of a taint, of a node or a device, by which pods that do not tolerate it have to go.
+NO_EXECUTE = "NoExecute"
 
 
 class Reader(Protocol):

@@ -58,15 +58,15 @@ from drakkar.api.selectors import tolerates
 from drakkar.api.tree import children
 from drakkar.client.cache import Caches
 from drakkar.client.writes import After, Create, Delete, Record, Write
-from drakkar.controllers.common import BY_CLAIM, Queue, Reader, claim_index, disruption_patch, suffix
+from drakkar.controllers.common import BY_CLAIM, NO_EXECUTE, Queue, Reader, claim_index, disruption_patch, suffix
 from drakkar.controllers.reach import (
     BY_LABELS,
     Host,
     Published,
     hosts_of,
     needs_host,
+    own_results_of,
     published,
-    results_of,
     selection_of,
     selector_of,
     selects,
@@ -79,7 +79,6 @@ BY_HOST = "hostloss/host"
 BY_POOL = "hostloss/pool"
 BY_DEVICE = "hostloss/device"
 
-NO_EXECUTE = "NoExecute"
 #: How long a need has to last, in seconds: time for the driver to taint the device, and for a scheduler to find room.
 PATIENCE = 5.0
 #: Share of not ready nodes of a zone from which on nothing is drained, and how many there have to be; as upstream's
@@ -255,7 +254,7 @@ class HostLoss:
 
     def _broken(self, claim: ResourceClaim, lost: list[Host]) -> list[_Broken]:
         """The claim's devices that have lost a host, and which; none where a taint says more, or cannot help."""
-        devices = [(result, self._published(result)) for result in results_of(claim)]
+        devices = [(result, self._published(result)) for result in own_results_of(claim)]
         if any(taint.effect == NO_EXECUTE for result, found in devices for taint in self._taints(result, found)):
             return []
         broken = [
@@ -448,4 +447,4 @@ def _rule_pool_index(rule: DeviceTaintRule) -> Iterable[tuple[str | None, str | 
 
 
 def _device_index(claim: ResourceClaim) -> Iterable[tuple[str, str, str]]:
-    return {(result.driver, result.pool, result.device) for result in results_of(claim)}
+    return {(result.driver, result.pool, result.device) for result in own_results_of(claim)}

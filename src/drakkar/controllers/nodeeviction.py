@@ -25,7 +25,7 @@ from drakkar.api.tree import children
 from drakkar.client.cache import Caches
 from drakkar.client.clock import parse_timestamp
 from drakkar.client.writes import After, Delete, Record, Write
-from drakkar.controllers.common import BY_NODE, Queue, disruption_patch, node_index
+from drakkar.controllers.common import BY_NODE, NO_EXECUTE, Queue, disruption_patch, node_index
 
 MESSAGE = "Taint manager: deleting due to NoExecute taint"
 EVENT = "TaintManagerEviction"
@@ -109,4 +109,4 @@ class NodeEviction:
 
 
 def _evicting_taints(node: Object | None) -> list[Object]:
-    return [taint for taint in children(node, "spec", "taints") if taint.get("effect") == "NoExecute"]
+    return [taint for taint in children(node, "spec", "taints") if taint.get("effect") == NO_EXECUTE]

@@ -110,7 +110,11 @@ def selects(selector: DeviceTaintSelector | None, driver: str, pool: str, device
 
 
 def results_of(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
-    """The devices of a claim that are its own; those of administrator access belong to somebody else."""
+    """The devices of a claim."""
     allocation = claim.status.allocation
-    results = (allocation.devices.results or []) if allocation is not None else []
-    return [result for result in results if not result.adminAccess]
+    return (allocation.devices.results or []) if allocation is not None else []
+
+
+def own_results_of(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    """The devices of a claim that are its own; those of administrator access belong to somebody else."""
+    return [result for result in results_of(claim) if not result.adminAccess]

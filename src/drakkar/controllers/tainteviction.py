@@ -37,14 +37,13 @@ from drakkar.api.selectors import tolerates
 from drakkar.client.cache import Caches
 from drakkar.client.clock import parse_timestamp, timestamp
 from drakkar.client.writes import After, Delete, Patch, Record, Write
-from drakkar.controllers.common import Queue, disruption_patch
+from drakkar.controllers.common import NO_EXECUTE, Queue, disruption_patch
 from drakkar.controllers.podgroups import BY_GROUP, POD_GROUP, group_index
-from drakkar.controllers.reach import selects
+from drakkar.controllers.reach import results_of, selects
 
 BY_DEVICE = "tainteviction/device"
 BY_RESERVED = "tainteviction/reserved"
 
-NO_EXECUTE = "NoExecute"
 #: A rule's status moves at most this often, in seconds, unless its spec changed.
 STATUS_INTERVAL = 10.0
 #: How long an eviction waits for the first status of its rule, in seconds; a status that cannot be written is no veto.
@@ -208,11 +207,11 @@ class TaintEviction:
     def _selected_claims(self, selector: DeviceTaintSelector | None) -> list[ResourceClaim]:
         if selector is None:
             return []
-        return [claim for claim in self._claims.list() if any(_selects(selector, r) for r in _results(claim))]
+        return [claim for claim in self._claims.list() if any(_selects(selector, r) for r in results_of(claim))]
 
     def _due_of_claim(self, claim: ResourceClaim) -> Due | None:
         earliest: Due | None = None
-        for result in _results(claim):
+        for result in results_of(claim):
             for taint, rule, origin in self._taints(result):
                 at = self._time_of(taint, result, origin)
                 if at is None:
@@ -379,7 +378,7 @@ class TaintEviction:
         allocated = {
             (result.driver, result.pool, result.device)
             for claim in self._selected_claims(rule.spec.deviceSelector)
-            for result in _results(claim)
+            for result in results_of(claim)
             if selects(rule.spec.deviceSelector, result.driver, result.pool, result.device)
         }
         message = (
@@ -404,7 +403,7 @@ class TaintEviction:
             assert selector is not None
             if any(
                 _selects(selector, result) and self._time_of(taint, result, uid_of(rule)) is not None
-                for result in _results(claim)
+                for result in results_of(claim)
             ):
                 for pod in self._holders(claim):
                     if pod_node(pod) and not pod_is_done(pod):
@@ -421,13 +420,8 @@ class TaintEviction:
                 yield slice_
 
 
-def _results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
-    allocation = claim.status.allocation
-    return (allocation.devices.results or []) if allocation is not None else []
-
-
 def _device_index(claim: ResourceClaim) -> Iterable[DeviceKey]:
-    return {(result.driver, result.pool, result.device) for result in _results(claim)}
+    return {(result.driver, result.pool, result.device) for result in results_of(claim)}
 
 
 def _reserved_index(claim: ResourceClaim) -> Iterable[str]:

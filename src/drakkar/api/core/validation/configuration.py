@@ -284,25 +284,9 @@ def _ports(faults: Faults, ports: list[Object], kind: str) -> None:
         if isinstance(target, int) and not 1 <= target <= 65535:
             faults.invalid(f"{path}.targetPort", target, "must be between 1 and 65535, inclusive")
         elif isinstance(target, str):
-            faults.check(f"{path}.targetPort", target, port_name)
+            faults.check(f"{path}.targetPort", target, formats.port_name)
         if port.get("nodePort") and kind not in ("NodePort", "LoadBalancer"):
             faults.forbidden(f"{path}.nodePort", "may not be used when `type` is 'ClusterIP'")
-
-
-def port_name(name: str) -> tuple[str, ...]:
-    """IANA service name: what a port of a container may be called."""
-    found: list[str] = []
-    if len(name) > 15:
-        found.append("must be no more than 15 characters")
-    if not re.fullmatch("[-a-z0-9]+", name):
-        found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
-    if not re.search("[a-z]", name):
-        found.append("must contain at least one letter (a-z)")
-    if "--" in name:
-        found.append("must not contain consecutive hyphens")
-    if name[:1] == "-" or name[-1:] == "-":
-        found.append("must not begin or end with a hyphen")
-    return tuple(found)
 
 
 def count_or_share(faults: Faults, path: str, value: Any) -> None:
